@@ -1,0 +1,171 @@
+//! The caller's own transaction: we write what must commit with it and leave ending it to the caller.
+
+use std::future::Future;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::audit::AuditEntry;
+use crate::command::{
+    AsyncOnce, Claimant, CommandOptions, Owner, Reply, Wish, execute, keeping_options, read_outcome, value_outcome,
+};
+use crate::error::{Code, Error, Result};
+use crate::failure::Failure;
+use crate::steadfast::Steadfast;
+use crate::store::{self, Database, Settlement, Store};
+
+/// Our rows in a transaction that you opened: [`Steadfast::on`].
+///
+/// We never commit, repeat or roll back a transaction we did not open. Whether what we wrote exists is decided
+/// by your COMMIT.
+///
+/// ```
+/// # use steadfast::{AuditEntry, Owner, Steadfast, sqlx::{self, Sqlite}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+/// # let owner = Owner::new("tenant-1", "user-a");
+/// let mut tx = sf.pool().begin_with("BEGIN IMMEDIATE").await?;
+/// let reply = sf
+///     .on(&mut tx)
+///     .command("orders.place", "key-1")
+///     .owner(&owner)
+///     .run_once(async |db| {
+///         sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY)").execute(db).await?;
+///         Ok("placed".to_owned())
+///     })
+///     .await?;
+/// sf.on(&mut tx).audit(&AuditEntry::new("me", "orders.place", "key-1")).await?;
+/// tx.commit().await?; // the key, the answer, the entry and the table: all of it, or nothing
+/// assert_eq!(reply.value, "placed");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing happens until something is written"]
+pub struct Caller<'c, Db: Database> {
+    steadfast: &'c Steadfast<Db>,
+    conn: &'c mut Db::Connection,
+    is_assumed: bool,
+}
+
+impl<'c, Db: Database> Caller<'c, Db> {
+    pub(crate) fn new(steadfast: &'c Steadfast<Db>, conn: &'c mut Db::Connection) -> Self {
+        Self {
+            steadfast,
+            conn,
+            is_assumed: false,
+        }
+    }
+
+    /// Trusts you that the connection is in a transaction: for one opened by a raw `BEGIN`, which sqlx does not see.
+    pub fn assume_transaction(mut self) -> Self {
+        self.is_assumed = true;
+        self
+    }
+
+    /// An idempotent command in your transaction.
+    pub fn command(self, operation: &'c str, key: &'c str) -> CallerCommand<'c, Db> {
+        CallerCommand {
+            caller: self,
+            wish: Wish {
+                operation,
+                value: key,
+                ..Wish::default()
+            },
+            options: CommandOptions::default(),
+        }
+    }
+
+    /// Writes an audit entry that commits with your transaction.
+    ///
+    /// # Errors
+    /// SF024 if the connection is in no transaction.
+    pub async fn audit(self, entry: &AuditEntry) -> Result<()> {
+        self.check()?;
+        self.steadfast.store().check_guest(self.conn).await?;
+        let now = self.steadfast.store().open(self.conn).await?.now;
+        let at = self.steadfast.clock().at(now);
+        self.steadfast.store().append_audit(self.conn, entry, at).await
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_assumed || store::transaction_depth::<Db>(self.conn) > 0 {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::NotInTransaction,
+            "sf.on(..) was given a connection that is in no transaction, so its rows would not commit with yours; pass \
+             `&mut *tx` of an open sqlx transaction, or add .assume_transaction() if you sent BEGIN yourself",
+        ))
+    }
+}
+
+/// An idempotent command in the caller's own transaction: [`Caller::command`].
+#[must_use = "a command does nothing until it is run"]
+pub struct CallerCommand<'c, Db: Database> {
+    caller: Caller<'c, Db>,
+    wish: Wish<'c>,
+    options: CommandOptions,
+}
+
+impl<'c, Db: Database> CallerCommand<'c, Db> {
+    /// Who asks. Needed unless the scope is global.
+    pub fn owner(mut self, owner: &'c Owner) -> Self {
+        self.wish.owner = Some(owner);
+        self
+    }
+
+    /// What is asked for: the same key with another input is refused.
+    pub fn input(mut self, input: &impl Serialize) -> Self {
+        self.wish.input = Some(serde_json::to_vec(input));
+        self
+    }
+
+    keeping_options!();
+
+    /// Runs the command in your transaction, or answers with what its first execution returned.
+    ///
+    /// Whether to wait, to repeat and how long it may take is yours to decide here, since the transaction is; failures are
+    /// never stored. After an `Err` roll back: the handler may have written something.
+    ///
+    /// # Errors
+    /// SF024 if the connection is in no transaction, otherwise as [`Command::run`](crate::Command::run).
+    pub fn run_once<T, F>(self, handler: F) -> impl Future<Output = Result<Reply<T>>> + Send
+    where
+        T: Serialize + DeserializeOwned + Send,
+        for<'t> F: AsyncFnOnce(&'t mut Db::Connection) -> Result<T, Failure>
+            + AsyncOnce<&'t mut Db::Connection, Result<T, Failure>, Fut: Send>
+            + Send,
+    {
+        async move {
+            self.caller.check()?;
+            let Caller { steadfast, conn, .. } = self.caller;
+            let claimant = self.wish.claim(self.options)?;
+            let Claimant { key, input, options } = &claimant;
+
+            let claim = steadfast.store().claim_key(conn, key).await?;
+            let now = steadfast.clock().at(claim.look_up.now);
+            if let Some(record) = claim.look_up.record.filter(|record| record.is_live(now)) {
+                let value = read_outcome(&execute::read(&claimant, record)?)?;
+                return Ok(Reply { value, replayed: true });
+            }
+            if !claim.is_ours {
+                return Err(execute::in_flight());
+            }
+            let value = handler(conn).await.map_err(|failure| Error::failed(failure, false))?;
+            steadfast.store().check_guest(conn).await?;
+            let settlement = Settlement {
+                key,
+                fingerprint: input.fingerprint(),
+                stored: &value_outcome(&value, options.answer_limit)?.store(),
+                now,
+                began: claim.began,
+                expires_at: now.after(options.retention),
+            };
+            match steadfast.store().settle_key(conn, &settlement).await? {
+                Some(_) => Ok(Reply { value, replayed: false }),
+                None => Err(execute::in_flight()),
+            }
+        }
+    }
+}

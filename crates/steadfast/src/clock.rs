@@ -1,0 +1,132 @@
+//! The time of the database, which is the same for all nodes, plus an offset that only tests and labs set.
+//!
+//! A transaction has one instant, taken when it claims its key: expiry is judged by it and retention counted
+//! from it. A worker's wall clock is never asked about a row of PostgreSQL.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Microseconds since 1970, the resolution both databases keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Timestamp(pub(crate) i64);
+
+impl Timestamp {
+    pub(crate) fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(micros(duration)))
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(at: Timestamp) -> Self {
+        let distance = Duration::from_micros(at.0.unsigned_abs());
+        let time = if at.0 < 0 {
+            UNIX_EPOCH.checked_sub(distance)
+        } else {
+            UNIX_EPOCH.checked_add(distance)
+        };
+        time.unwrap_or(UNIX_EPOCH)
+    }
+}
+
+/// How far this process is ahead of the database's time. Zero, unless a test or a lab moves it.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    offset_micros: Arc<AtomicI64>,
+}
+
+impl Clock {
+    /// Moves the time of every `Steadfast` that shares this clock. For tests and labs.
+    pub fn set_offset(&self, offset: Duration) {
+        self.offset_micros.store(micros(offset), Ordering::Relaxed);
+    }
+
+    /// How far this clock is ahead.
+    pub fn offset(&self) -> Duration {
+        Duration::from_micros(self.offset_micros.load(Ordering::Relaxed).unsigned_abs())
+    }
+
+    /// The time of this clock, given what the database's says.
+    pub(crate) fn at(&self, database: Timestamp) -> Timestamp {
+        Timestamp(database.0.saturating_add(self.offset_micros.load(Ordering::Relaxed)))
+    }
+
+    /// The machine's clock: the database's own where the database is a file beside us.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn machine() -> Timestamp {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp(micros(now))
+    }
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Reads a duration as it is written in options: `500ms`, `30s`, `5m`, `24h`, `7d`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(steadfast::parse_duration("24h")?, Duration::from_secs(24 * 60 * 60));
+/// assert!(steadfast::parse_duration("soon").is_err());
+/// # Ok::<(), steadfast::Error>(())
+/// ```
+///
+/// # Errors
+/// SF303 if the text is not a whole number followed by one of the units.
+pub fn parse_duration(text: &str) -> crate::Result<Duration> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let millis_per_unit = match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        _ => None,
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .zip(millis_per_unit)
+        .and_then(|(number, unit)| number.checked_mul(unit))
+        .map(Duration::from_millis)
+        .ok_or_else(|| {
+            crate::Error::new(
+                crate::Code::ConfigurationInvalid,
+                format!("{text:?} is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d"),
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        for (text, millis) in [
+            ("0s", 0),
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("7d", 604_800_000),
+        ] {
+            assert_eq!(parse_duration(text).expect(text), Duration::from_millis(millis));
+        }
+        for text in [
+            "",
+            "s",
+            "5",
+            "-5s",
+            "5 s",
+            "1.5h",
+            "5w",
+            "99999999999999999999s",
+            "9999999999999999999d",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text:?}");
+        }
+    }
+}

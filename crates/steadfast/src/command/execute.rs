@@ -1,0 +1,368 @@
+//! The corridor: begin · claim · handler · settle · commit.
+//!
+//! The only function that begins and ends a handler's transaction. Doors lead to it (an HTTP request, a plain Rust
+//! call; messages, jobs and saga steps follow) that differ in where the key comes from.
+//!
+//! What may be dropped by a caller that goes away: the handler, and nothing else. Beginning runs in a task of
+//! its own, because sqlx 0.9 is not safe to cancel there; so do settling and committing, because from the
+//! moment the handler has answered, the command will end whether or not anybody listens.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tracing::Instrument;
+
+use super::finish::{Finish, Finished};
+use super::in_flight::Work;
+use super::point::Point;
+use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
+use crate::error::{Code, Error, Result};
+use crate::failure::Failure;
+use crate::steadfast::Steadfast;
+use crate::store::{self, CommitError, Database, LookUp, Store};
+use crate::telemetry;
+use crate::tx::Tx;
+
+/// How long a duplicate waits for the first one before it is told to come back.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often a handler is run again after the database ended its transaction to resolve a conflict. Deadlocks
+/// among a few commands are over by then; what still conflicts is a storm that repeating makes worse.
+const REPEATS_MAX: u32 = 4;
+
+/// How the corridor was left.
+#[derive(Debug)]
+pub(crate) enum Executed<A> {
+    /// The handler succeeded, and everything it wrote is durable.
+    Committed(A),
+    /// The handler failed, and nothing it wrote is there.
+    Failed(A),
+    /// An earlier execution's end, byte for byte.
+    Replayed(Outcome),
+}
+
+/// What becomes of a handler's transaction.
+pub(crate) enum Verdict {
+    /// Success: store the outcome, commit everything.
+    Commit(Outcome),
+    /// A failure worth keeping: undo the handler's writes, store the outcome, commit that.
+    Keep(Outcome),
+    /// Any other failure: undo everything, the key is free again.
+    Discard,
+}
+
+/// A door's way of calling the user's code.
+pub(crate) trait Handler<Db: Database> {
+    type Answer: Send;
+
+    /// Whether the handler can be called (again).
+    fn can_run(&self) -> bool;
+
+    /// Calls the user's code with the transaction, and gives it back.
+    fn run(&mut self, tx: Tx<Db>, options: &CommandOptions) -> impl Future<Output = Handled<Db, Self::Answer>> + Send;
+}
+
+/// What a handler leaves: its transaction (unless the user's code let it escape), and its verdict.
+pub(crate) struct Handled<Db: Database, A> {
+    pub(crate) tx: Option<Tx<Db>>,
+    pub(crate) ended: Result<(Verdict, A)>,
+}
+
+/// Executes a command, or replays it, waiting and repeating where its options and the handler allow.
+pub(crate) async fn execute<Db, H>(
+    sf: &Steadfast<Db>,
+    claimant: &Claimant,
+    mut handler: H,
+) -> Result<Executed<H::Answer>>
+where
+    Db: Database,
+    H: Handler<Db> + Send,
+{
+    let started = Instant::now();
+    let span = telemetry::command_span(&claimant.key);
+    let ended = async {
+        let mut repeats = 0;
+        loop {
+            let Blocked { error, by } = match pass(sf, claimant, &mut handler).await {
+                Ok(executed) => return Ok(executed),
+                Err(blocked) => blocked,
+            };
+            match error.code() {
+                Code::InFlight if claimant.options.conflict == Conflict::Wait => {
+                    wait(sf, by, started, error).await?;
+                }
+                code if is_repeatable(code) && handler.can_run() && repeats < REPEATS_MAX => {
+                    repeats += 1;
+                    telemetry::repeated(&claimant.key, repeats, &error);
+                    tokio::time::sleep(jitter(Duration::from_millis(10) * 2_u32.pow(repeats))).await;
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+    .instrument(span.clone())
+    .await;
+    span.in_scope(|| telemetry::command_ended(&claimant.key, started.elapsed(), &ended));
+    ended
+}
+
+/// Why a pass ended without an outcome, and whose end may be waited for.
+struct Blocked {
+    error: Error,
+    by: Option<Work>,
+}
+
+impl From<Error> for Blocked {
+    fn from(error: Error) -> Self {
+        Self { error, by: None }
+    }
+}
+
+/// One way through the corridor.
+async fn pass<Db, H>(sf: &Steadfast<Db>, claimant: &Claimant, handler: &mut H) -> Result<Executed<H::Answer>, Blocked>
+where
+    Db: Database,
+    H: Handler<Db> + Send,
+{
+    // The claim: mine to do, done already, or being done.
+    sf.observe(Point::BeforeClaim, &claimant.key);
+    let entered = match sf.in_flight().enter(&claimant.key) {
+        Ok(entered) => entered,
+        Err(work) if work.is_executing() => return Err(in_flight_by(work)),
+        Err(work) => {
+            let found = find(sf, claimant).await?;
+            return found.map(Executed::Replayed).ok_or_else(|| in_flight_by(work));
+        }
+    };
+    if let Some(look_up) = sf.store().glance(&claimant.key).await?
+        && let Some(outcome) = replay(sf, claimant, look_up)?
+    {
+        return Ok(Executed::Replayed(outcome));
+    }
+    let (mut tx, claim) = begin_and_claim(sf, claimant).await?;
+    match replay(sf, claimant, claim.look_up) {
+        Ok(None) if claim.is_ours => {}
+        other => {
+            tx.rollback().await;
+            return match other? {
+                Some(outcome) => Ok(Executed::Replayed(outcome)),
+                None => Err(in_flight().into()),
+            };
+        }
+    }
+    entered.begin_execution();
+    if claimant.options.store_failures.keeps_any() {
+        // The place to come back to when a failure is kept and the handler's writes are not.
+        store::begin_savepoint::<Db>(tx.db())
+            .await
+            .map_err(|error| Db::Store::error(error, "setting a savepoint"))?;
+    }
+    sf.observe(Point::AfterClaim, &claimant.key);
+
+    // The handler, and then the end its verdict says, in a task that outlives the caller.
+    let (tx, verdict, answer) = handle(handler, tx, &claimant.options).await?;
+    let finish = Finish {
+        sf: sf.clone(),
+        claimant: claimant.clone(),
+        entered,
+        began: claim.began,
+    };
+    match sf.spawn(finish.run(tx, verdict)).await?? {
+        Finished::Committed => Ok(Executed::Committed(answer)),
+        Finished::Failed => Ok(Executed::Failed(answer)),
+        Finished::Found(outcome) => Ok(Executed::Replayed(outcome)),
+    }
+}
+
+/// Runs the user's code within its time limit. A panic or a time-out drops the transaction, which rolls it back.
+async fn handle<Db, H>(handler: &mut H, tx: Tx<Db>, options: &CommandOptions) -> Result<(Tx<Db>, Verdict, H::Answer)>
+where
+    Db: Database,
+    H: Handler<Db> + Send,
+{
+    let started = Instant::now();
+    let running = AssertUnwindSafe(handler.run(tx, options)).catch_unwind();
+    let handled = match tokio::time::timeout(options.time_limit, running).await {
+        Ok(Ok(handled)) => handled,
+        Ok(Err(panic)) => return Err(panicked(panic.as_ref())),
+        Err(_) => return Err(timed_out(options.time_limit)),
+    };
+    telemetry::handler_ran(started.elapsed());
+    let Some(tx) = handled.tx else {
+        return Err(escaped());
+    };
+    match handled.ended {
+        Ok((verdict, answer)) => Ok((tx, verdict, answer)),
+        Err(error) => {
+            tx.rollback().await;
+            Err(error)
+        }
+    }
+}
+
+/// The same corridor without a key: nothing to claim, nothing to store, and nothing to ask after a lost commit.
+pub(crate) async fn transact<Db, H>(sf: &Steadfast<Db>, options: &CommandOptions, mut handler: H) -> Result<H::Answer>
+where
+    Db: Database,
+    H: Handler<Db> + Send,
+{
+    let (task, time_limit) = (sf.clone(), options.time_limit);
+    let (tx, began) = sf
+        .spawn_to_begin(async move {
+            let mut tx = task.begin(time_limit).await?;
+            let opening = task.store().open(tx.db()).await?;
+            tx.open(opening.now, opening.is_used)?;
+            Ok((tx, opening.began))
+        })
+        .await?;
+    let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
+    let task = sf.clone();
+    sf.spawn(async move {
+        if !matches!(verdict, Verdict::Commit(_)) {
+            tx.rollback().await;
+            return Ok(());
+        }
+        task.store().seal(tx.db(), began).await?;
+        match tx.commit().await {
+            Ok(()) => Ok(()),
+            Err(CommitError::Refused(error)) => Err(error),
+            Err(CommitError::Unknown(error)) => Err(Error::new(
+                Code::CommitUnknown,
+                "the connection was lost while committing a transaction without a key; whether it was committed is not known",
+            )
+            .with_source(error)),
+        }
+    })
+    .await??;
+    Ok(answer)
+}
+
+/// Begins and claims where nobody can cancel it.
+async fn begin_and_claim<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<(Tx<Db>, store::Claim)> {
+    let (task, key, time_limit) = (sf.clone(), claimant.key.clone(), claimant.options.time_limit);
+    sf.spawn_to_begin(async move {
+        let mut tx = task.begin(time_limit).await?;
+        let claim = task.store().claim_key(tx.db(), &key).await?;
+        tx.open(claim.look_up.now, claim.is_used)?;
+        Ok((tx, claim))
+    })
+    .await
+}
+
+/// Looks for the end of a command outside any transaction.
+pub(super) async fn find<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Option<Outcome>> {
+    replay(sf, claimant, sf.store().look_up(&claimant.key).await?)
+}
+
+/// What a record says to this claimant: nothing (absent or expired), its outcome, or that it means another wish.
+fn replay<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant, look_up: LookUp) -> Result<Option<Outcome>> {
+    let now = sf.clock().at(look_up.now);
+    let Some(record) = look_up.record.filter(|record| record.is_live(now)) else {
+        return Ok(None);
+    };
+    read(claimant, record).map(Some)
+}
+
+pub(crate) fn read(claimant: &Claimant, record: Record) -> Result<Outcome> {
+    match claimant.input.compare(&record.fingerprint) {
+        Comparison::Same => record.stored.read(),
+        Comparison::Different => Err(Error::new(
+            Code::Mismatch,
+            format!(
+                "the key was used before for a different request to {}; send the first request again, or choose a new key",
+                claimant.key.operation
+            ),
+        )),
+        Comparison::Unknown => Err(Error::new(
+            Code::RecordTooNew,
+            "the stored request was fingerprinted in a way this process cannot repeat; send the same request again",
+        )),
+    }
+}
+
+/// Waits until the first one has ended, in this process by its signal, elsewhere by asking again; holds no connection.
+async fn wait<Db: Database>(sf: &Steadfast<Db>, by: Option<Work>, started: Instant, error: Error) -> Result<()> {
+    let Ok(_waiting) = sf.in_flight().waiters.try_acquire() else {
+        return Err(error);
+    };
+    let left = WAIT_MAX.saturating_sub(started.elapsed());
+    if left.is_zero() {
+        return Err(error);
+    }
+    match by {
+        Some(work) => tokio::time::timeout(left, work.wait()).await.map_err(|_| error),
+        None => {
+            tokio::time::sleep(jitter(Duration::from_millis(100)).min(left)).await;
+            Ok(())
+        }
+    }
+}
+
+/// Codes that mean: nothing happened, and the same thing may well succeed right now.
+pub(crate) fn is_repeatable(code: Code) -> bool {
+    matches!(code, Code::Conflict | Code::ConnectionLost)
+}
+
+/// The trouble of the database behind a failure, if that is what the handler failed with: it has a code of its own, and
+/// may be worth running the handler again.
+pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
+    let mut cause: &(dyn std::error::Error + 'static) = failure.source()?;
+    loop {
+        let code = match (cause.downcast_ref::<sqlx::Error>(), cause.downcast_ref::<Error>()) {
+            (Some(error), _) => Some(Db::Store::classify(error)),
+            (_, Some(error)) => Some(error.code()),
+            _ => None,
+        };
+        if let Some(code) = code {
+            let error = Error::new(code, format!("a statement of the handler failed: {}", code.title()));
+            return error.is_transient().then(|| error.with_source(cause.to_string()));
+        }
+        cause = cause.source()?;
+    }
+}
+
+/// Between half and all of `duration`, so that those who failed together do not come back together.
+pub(super) fn jitter(duration: Duration) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    let share = RandomState::new().hash_one(0) % 512;
+    duration * (512 + share as u32) / 1024
+}
+
+pub(crate) fn in_flight() -> Error {
+    Error::new(
+        Code::InFlight,
+        "a request with this key is still running; wait as long as Retry-After says and send the same request again",
+    )
+}
+
+fn in_flight_by(work: Work) -> Blocked {
+    Blocked {
+        error: in_flight(),
+        by: Some(work),
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    telemetry::panicked(panic);
+    Error::new(
+        Code::HandlerPanicked,
+        "the handler panicked; everything was rolled back and the key is free",
+    )
+}
+
+fn timed_out(time_limit: Duration) -> Error {
+    Error::new(
+        Code::TimeLimit,
+        format!("the handler did not end within {time_limit:?}; it was rolled back and the key is free"),
+    )
+}
+
+fn escaped() -> Error {
+    Error::new(
+        Code::TransactionEscaped,
+        "the handler returned without giving its transaction back; do not move CmdTx into a spawned task or a response \
+         body. Nothing was committed",
+    )
+}

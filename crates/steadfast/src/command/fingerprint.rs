@@ -1,0 +1,298 @@
+//! The hash of what a request means: the same key with another one is refused.
+//!
+//! A fingerprint starts with a byte that names its algorithm, so that a record written before an upgrade,
+//! or before a keyed hash was switched on, is compared by its own algorithm and never gives a false
+//! mismatch. It is taken from the bytes of the request before any typed decoding: a replay must not
+//! fail because today's type no longer parses yesterday's request.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use super::json::{self, JsonError};
+
+/// The shortest secret: below this, trying all of them is the easier way.
+const SECRET_LENGTH_MIN: usize = 16;
+
+/// How the meaning of an input is compared between a command and its retries.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum FingerprintPolicy {
+    /// SHA-256 over the whole input. The default.
+    #[default]
+    Whole,
+    /// Only these top-level members of a JSON input count, for clients that send a fresh timestamp with each retry.
+    /// Inputs that are not JSON objects count whole.
+    Fields(Arc<[Cow<'static, str>]>),
+    /// As `Whole`, keyed with a secret: the hash of a card number alone could be found by trying all of them. The first
+    /// secret is used for new records, the others for records from before a rotation.
+    Keyed(Arc<[Secret]>),
+    /// Nothing is compared: a retry with another body replays the first answer.
+    Off,
+}
+
+impl FingerprintPolicy {
+    /// Only these top-level members of a JSON input count.
+    pub fn fields<I>(names: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<Cow<'static, str>>,
+    {
+        Self::Fields(names.into_iter().map(Into::into).collect())
+    }
+
+    /// Hash with a secret: at least 32 random bytes, the same on all nodes.
+    pub fn keyed(secret: impl Into<Vec<u8>>) -> Self {
+        Self::Keyed([Secret(secret.into().into())].into())
+    }
+
+    /// Whether every secret is there and long enough not to be guessed.
+    pub(crate) fn is_sound(&self) -> bool {
+        match self {
+            Self::Keyed(secrets) => {
+                !secrets.is_empty() && secrets.iter().all(|secret| secret.0.len() >= SECRET_LENGTH_MIN)
+            }
+            _ => true,
+        }
+    }
+
+    /// After a rotation: also compare records that were made with the old secret, until they have expired.
+    pub fn rotated_from(self, old: impl Into<Vec<u8>>) -> Self {
+        match self {
+            Self::Keyed(secrets) => Self::Keyed(secrets.iter().cloned().chain([Secret(old.into().into())]).collect()),
+            // A plain fingerprint needs no secret to be compared with.
+            other => other,
+        }
+    }
+}
+
+/// Bytes that never show in `Debug` output.
+#[derive(Clone)]
+pub struct Secret(Arc<[u8]>);
+
+impl Secret {
+    /// Names the secret without telling it, so that a record says which one it was made with.
+    fn id(&self) -> [u8; 4] {
+        let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest([b"steadfast secret id ", &*self.0].concat()));
+        [a, b, c, d]
+    }
+
+    fn mac(&self) -> Hmac<Sha256> {
+        Hmac::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What a request means, as the fingerprints this process can make of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Input {
+    /// The first is stored with a new record; the others are what older records may have.
+    fingerprints: Vec<Fingerprint>,
+}
+
+impl Input {
+    /// Hashes parts in a fixed order, then the body: canonical where it is JSON, raw bytes otherwise.
+    ///
+    /// Each is length-prefixed, so that no boundary between them can be moved.
+    pub(crate) fn new<const N: usize>(
+        parts: [&[u8]; N],
+        body: &[u8],
+        is_json: bool,
+        policy: &FingerprintPolicy,
+    ) -> Result<Self, JsonError> {
+        let body = if is_json {
+            let keep = |name: &str| match policy {
+                FingerprintPolicy::Fields(names) => names.iter().any(|kept| kept == name),
+                _ => true,
+            };
+            Cow::Owned(json::canonical(body, keep)?.into_bytes())
+        } else {
+            Cow::Borrowed(body)
+        };
+        let feed = |update: &mut dyn FnMut(&[u8])| {
+            for part in parts.into_iter().chain([&*body]) {
+                update(&(part.len() as u64).to_be_bytes());
+                update(part);
+            }
+        };
+        let plain = || {
+            let mut digest = Sha256::new();
+            feed(&mut |bytes| digest.update(bytes));
+            Fingerprint::new(SHA_256, &digest.finalize())
+        };
+        let keyed = |secret: &Secret| {
+            let mut mac = secret.mac();
+            feed(&mut |bytes| mac.update(bytes));
+            Fingerprint::new(HMAC_SHA_256, &[&secret.id()[..], &mac.finalize().into_bytes()].concat())
+        };
+        let fingerprints = match policy {
+            FingerprintPolicy::Off => vec![Fingerprint::new(OFF, &[])],
+            FingerprintPolicy::Whole | FingerprintPolicy::Fields(_) => vec![plain()],
+            FingerprintPolicy::Keyed(secrets) => secrets.iter().map(keyed).chain([plain()]).collect(),
+        };
+        Ok(Self { fingerprints })
+    }
+
+    /// The fingerprint to store with a new record.
+    pub(crate) fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprints[0]
+    }
+
+    /// Whether a stored fingerprint means the same as this input, judged by the stored one's algorithm and secret.
+    pub(crate) fn compare(&self, stored: &Fingerprint) -> Comparison {
+        if self.fingerprint().method() == [OFF] || stored.method() == [OFF] {
+            return Comparison::Same;
+        }
+        match self.fingerprints.iter().find(|ours| ours.method() == stored.method()) {
+            Some(ours) if ours == stored => Comparison::Same,
+            Some(_) => Comparison::Different,
+            None => Comparison::Unknown,
+        }
+    }
+}
+
+/// A stored fingerprint: one byte of algorithm, the id of its secret if it has one, then the hash.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Fingerprint(pub(crate) Vec<u8>);
+
+impl Fingerprint {
+    fn new(algorithm: u8, hash: &[u8]) -> Self {
+        Self([&[algorithm], hash].concat())
+    }
+
+    /// How it was made: the algorithm, and the id of the secret if it has one.
+    fn method(&self) -> &[u8] {
+        let length = if self.0.first() == Some(&HMAC_SHA_256) { 5 } else { 1 };
+        self.0.get(..length).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint(method {:?})", self.method())
+    }
+}
+
+const OFF: u8 = 0;
+const SHA_256: u8 = 1;
+const HMAC_SHA_256: u8 = 2;
+
+/// What comparing two fingerprints says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Same,
+    Different,
+    /// The record was written by an algorithm, or with a secret, that this process does not have.
+    Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(body: &str, policy: &FingerprintPolicy) -> Input {
+        Input::new([b"POST", b"/orders"], body.as_bytes(), true, policy).expect("valid JSON")
+    }
+
+    #[test]
+    fn the_same_meaning_in_another_spelling_is_the_same() {
+        let whole = FingerprintPolicy::Whole;
+        let stored = input(r#"{"sku":"tea","quantity":2}"#, &whole).fingerprint().clone();
+        assert_eq!(
+            input(r#"{ "quantity": 2.0, "sku": "\u0074ea" }"#, &whole).compare(&stored),
+            Comparison::Same
+        );
+        assert_eq!(
+            input(r#"{"sku":"tea","quantity":3}"#, &whole).compare(&stored),
+            Comparison::Different
+        );
+    }
+
+    #[test]
+    fn moving_a_boundary_between_parts_changes_the_fingerprint() {
+        let of = |parts| {
+            Input::new(parts, b"", false, &FingerprintPolicy::Whole)
+                .expect("raw")
+                .fingerprint()
+                .clone()
+        };
+        assert_ne!(of([b"ab", b"c"]), of([b"a", b"bc"]));
+    }
+
+    #[test]
+    fn a_record_from_before_the_keyed_hash_is_compared_by_its_own_algorithm() {
+        let keyed = FingerprintPolicy::keyed(*b"0123456789abcdef0123456789abcdef");
+        let before = input("{}", &FingerprintPolicy::Whole).fingerprint().clone();
+        assert_eq!(input("{}", &keyed).compare(&before), Comparison::Same);
+        assert_eq!(input("{\"a\":1}", &keyed).compare(&before), Comparison::Different);
+    }
+
+    #[test]
+    fn what_cannot_be_recomputed_is_unknown_and_never_different() {
+        let keyed = FingerprintPolicy::keyed(*b"0123456789abcdef0123456789abcdef");
+        let stored = input("{}", &keyed).fingerprint().clone();
+        assert_eq!(
+            input("{}", &FingerprintPolicy::Whole).compare(&stored),
+            Comparison::Unknown
+        );
+        assert_eq!(
+            input("{}", &FingerprintPolicy::Whole).compare(&Fingerprint(vec![99, 1])),
+            Comparison::Unknown
+        );
+        assert_eq!(
+            input("{}", &FingerprintPolicy::Whole).compare(&Fingerprint(vec![])),
+            Comparison::Unknown
+        );
+    }
+
+    #[test]
+    fn a_rotated_secret_still_compares_records_made_with_the_old_one() {
+        let (old, new) = ([7; 32], [8; 32]);
+        let stored = input("{}", &FingerprintPolicy::keyed(old)).fingerprint().clone();
+        let rotated = FingerprintPolicy::keyed(new).rotated_from(old);
+        assert_eq!(input("{}", &rotated).compare(&stored), Comparison::Same);
+        assert_eq!(input("{\"a\":1}", &rotated).compare(&stored), Comparison::Different);
+        let forgotten = FingerprintPolicy::keyed(new);
+        assert_eq!(
+            input("{}", &forgotten).compare(&stored),
+            Comparison::Unknown,
+            "and never a false mismatch"
+        );
+    }
+
+    #[test]
+    fn only_chosen_fields_count_when_asked() {
+        let fields = FingerprintPolicy::fields(["sku"]);
+        let stored = input(r#"{"sku":"tea","sent_at":1}"#, &fields).fingerprint().clone();
+        assert_eq!(
+            input(r#"{"sku":"tea","sent_at":2}"#, &fields).compare(&stored),
+            Comparison::Same
+        );
+        assert_eq!(
+            input(r#"{"sku":"jam","sent_at":1}"#, &fields).compare(&stored),
+            Comparison::Different
+        );
+    }
+
+    #[test]
+    fn off_compares_nothing() {
+        let stored = input("{\"a\":1}", &FingerprintPolicy::Whole).fingerprint().clone();
+        assert_eq!(
+            input("{\"a\":2}", &FingerprintPolicy::Off).compare(&stored),
+            Comparison::Same
+        );
+    }
+
+    #[test]
+    fn a_secret_does_not_show_in_debug_output() {
+        assert!(!format!("{:?}", FingerprintPolicy::keyed(*b"hunter2")).contains("hunter2"));
+    }
+}

@@ -1,0 +1,338 @@
+//! The handle a service holds: one per database, cheap to clone.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Pool;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::caller::Caller;
+use crate::clock::Clock;
+use crate::command::execute;
+use crate::command::{AsyncOnce, Command, CommandOptions, InFlight, Key, Point, Unkeyed};
+use crate::error::{Code, Error, Result};
+use crate::failure::Failure;
+use crate::store::{Database, Guard, Names, Store, migration_script};
+use crate::tx::Tx;
+
+/// How long a transaction may sit idle on the server beyond its handler's time limit before the server ends it. Only
+/// a client that vanished without a word gets there.
+const IDLE_GRACE: Duration = Duration::from_secs(5);
+
+/// How long beginning may take beyond what the pool may: a few quick statements.
+const BEGIN_GRACE: Duration = Duration::from_secs(5);
+
+/// Exactly-once effects on one database, the one of its pool.
+///
+/// ```
+/// use steadfast::{Owner, Steadfast};
+/// use steadfast::sqlx::{self, Sqlite};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> steadfast::Result<()> {
+/// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+/// # sf.transact(async |tx| {
+/// #     sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY, sku TEXT)").execute(tx.db()).await?;
+/// #     Ok(())
+/// # }).await?;
+/// let owner = Owner::new("tenant-1", "user-a");
+/// let place = async |sku: &str| {
+///     sf.command("orders.place", "key-1")
+///         .owner(&owner)
+///         .input(&sku)
+///         .run(async |tx| {
+///             let (id,): (i64,) = sqlx::query_as("INSERT INTO orders (sku) VALUES ($1) RETURNING id")
+///                 .bind(sku)
+///                 .fetch_one(tx.db())
+///                 .await?;
+///             Ok(id)
+///         })
+///         .await
+/// };
+/// let first = place("tea").await?;
+/// let retry = place("tea").await?;
+/// assert_eq!(first.value, retry.value);
+/// assert!(!first.replayed && retry.replayed);
+/// assert!(place("jam").await.is_err(), "the same key for another wish is refused");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Steadfast<Db: Database>(Arc<Inner<Db>>);
+
+struct Inner<Db: Database> {
+    store: Db::Store,
+    clock: Clock,
+    in_flight: InFlight,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+    #[cfg(feature = "axum")]
+    problem_base: String,
+    #[cfg(feature = "testing")]
+    observer: Option<Arc<dyn crate::testing::Observer>>,
+}
+
+impl<Db: Database> Clone for Steadfast<Db> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<Db: Database> fmt::Debug for Steadfast<Db> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Steadfast").field(&Db::NAME).finish()
+    }
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// Uses your pool. The tables must be there: see [`Builder::migrate`].
+    ///
+    /// # Errors
+    /// SF301 if the tables are missing or of another version; a transient code if the database does not answer.
+    pub async fn new(pool: Pool<Db>) -> Result<Self> {
+        Self::builder(pool).build().await
+    }
+
+    /// Uses your pool, with settings.
+    pub fn builder(pool: Pool<Db>) -> Builder<Db> {
+        Builder {
+            pool,
+            guard: Arc::default(),
+            names: Arc::default(),
+            clock: Clock::default(),
+            #[cfg(feature = "axum")]
+            problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
+            #[cfg(feature = "testing")]
+            observer: None,
+        }
+    }
+
+    /// Opens a pool with the settings this database needs. `sqlite::memory:` is a private file, deleted at the end.
+    ///
+    /// # Errors
+    /// If the URL cannot be read or the database not be reached.
+    pub async fn connect(url: &str) -> Result<Builder<Db>> {
+        let (pool, guard) = Db::Store::connect(url).await?;
+        let mut builder = Self::builder(pool);
+        builder.guard = Arc::new(guard);
+        Ok(builder)
+    }
+
+    /// Connects, runs the migrations and builds: for tests, examples and programs that own their database.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), [`Builder::migrate`] and [`Builder::build`].
+    pub async fn open(url: &str) -> Result<Self> {
+        let builder = Self::connect(url).await?;
+        builder.migrate().await?;
+        builder.build().await
+    }
+
+    /// Everything [`Builder::migrate`] would run on an empty database, as one script for your own migration tool. It
+    /// uses the default schema or prefix.
+    pub fn migration_script() -> String {
+        migration_script::<Db>()
+    }
+
+    /// Your pool.
+    pub fn pool(&self) -> &Pool<Db> {
+        self.0.store.pool()
+    }
+
+    /// The clock by which expiry is judged.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// An idempotent command: `operation` is its stable name, `key` the caller's value for this wish.
+    pub fn command<'c>(&'c self, operation: &'c str, key: &'c str) -> Command<'c, Db> {
+        Command::new(self, operation, key)
+    }
+
+    /// Works in the caller's own transaction, which the caller commits: see [`Caller`].
+    pub fn on<'c>(&'c self, conn: &'c mut Db::Connection) -> Caller<'c, Db> {
+        Caller::new(self, conn)
+    }
+
+    /// Runs a handler in a transaction without a key: committed on `Ok`, rolled back on `Err` and after 30 seconds.
+    ///
+    /// # Errors
+    /// [`Code::HandlerFailed`] with the handler's failure. [`Code::CommitUnknown`] if the connection was lost inside
+    /// COMMIT: without a key nobody can tell whether it happened. After any other error nothing was changed.
+    pub fn transact<T, F>(&self, handler: F) -> impl Future<Output = Result<T>> + Send
+    where
+        T: Send,
+        for<'t> F: AsyncFnOnce(&'t mut Tx<Db>) -> Result<T, Failure>
+            + AsyncOnce<&'t mut Tx<Db>, Result<T, Failure>, Fut: Send>
+            + Send,
+    {
+        async move {
+            let ended = execute::transact(self, &CommandOptions::default(), Unkeyed(Some(handler))).await?;
+            ended.map_err(|failure| Error::failed(failure, false))
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Db::Store {
+        &self.0.store
+    }
+
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0.in_flight
+    }
+
+    /// Begins a transaction. Only in a task of its own: see [`Store::begin`].
+    pub(crate) async fn begin(&self, time_limit: Duration) -> Result<Tx<Db>> {
+        let conn = self.0.store.begin(time_limit + IDLE_GRACE).await?;
+        Ok(Tx::new(self.clone(), conn))
+    }
+
+    /// Runs something that begins a transaction to its end, but does not wait for ever: a server that takes connections
+    /// and says nothing holds the task, not the caller.
+    pub(crate) async fn spawn_to_begin<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let patience = self.pool().options().get_acquire_timeout() * 2 + BEGIN_GRACE;
+        match tokio::time::timeout(patience, self.spawn(task)).await {
+            Ok(begun) => begun?,
+            Err(_) => Err(Error::new(
+                Code::Unreachable,
+                format!("the database did not begin a transaction within {patience:?}"),
+            )),
+        }
+    }
+
+    /// Runs something to its end, whoever stops waiting for it. Shutdown waits for it too.
+    pub(crate) async fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        self.0.tasks.spawn(task.in_current_span()).await.map_err(|error| {
+            if error.is_panic() {
+                // A panic in here is a broken promise of ours, never of a handler.
+                std::panic::resume_unwind(error.into_panic());
+            }
+            Error::new(
+                Code::ShuttingDown,
+                "the process is shutting down; send the same request again",
+            )
+        })
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn problem_base(&self) -> &str {
+        &self.0.problem_base
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) async fn stopped(&self) {
+        self.0.stopping.cancelled().await;
+    }
+
+    /// Whether the process has been told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.is_cancelled()
+    }
+
+    /// Says that the process is about to stop: from now on it is not ready for new work.
+    pub fn stop(&self) {
+        self.0.stopping.cancel();
+    }
+
+    /// Waits until no command is under way.
+    pub async fn drained(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    #[cfg_attr(not(feature = "testing"), allow(unused_variables, clippy::unused_self))]
+    pub(crate) fn observe(&self, point: Point, key: &Key) {
+        #[cfg(feature = "testing")]
+        if let Some(observer) = &self.0.observer {
+            observer.reached(point, key);
+        }
+    }
+}
+
+/// Settings of a [`Steadfast`].
+#[must_use = "nothing happens until `build`"]
+pub struct Builder<Db: Database> {
+    pool: Pool<Db>,
+    guard: Arc<Guard>,
+    names: Arc<Names>,
+    clock: Clock,
+    #[cfg(feature = "axum")]
+    problem_base: String,
+    #[cfg(feature = "testing")]
+    observer: Option<Arc<dyn crate::testing::Observer>>,
+}
+
+impl<Db: Database> Builder<Db> {
+    /// Keeps the tables in another schema (PostgreSQL) or under another prefix (SQLite) than `steadfast`.
+    ///
+    /// # Errors
+    /// SF303 if the name is not a lower-case identifier.
+    pub fn schema(mut self, name: &str) -> Result<Self> {
+        self.names = Arc::new(Names::new(name)?);
+        Ok(self)
+    }
+
+    /// Shares a clock, for tests and labs that move the time.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where problem types are described, for the `type` of problems: `/problems` by default, which
+    /// [`Steadfast::routes`] serves.
+    #[cfg(feature = "axum")]
+    pub fn problem_base(mut self, base: impl Into<String>) -> Self {
+        self.problem_base = base.into();
+        self
+    }
+
+    /// Watches commands pass their crash points.
+    #[cfg(feature = "testing")]
+    pub fn observer(mut self, observer: impl crate::testing::Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Creates or upgrades the tables, in one transaction, alone among all processes that try.
+    ///
+    /// # Errors
+    /// If the role may not create them, or the database does not answer. Nothing was changed then.
+    pub async fn migrate(&self) -> Result<()> {
+        let store = self.store()?;
+        // In a task of its own, as everything that begins a transaction.
+        let applied = tokio::spawn(async move { store.migrate().await }.in_current_span())
+            .await
+            .map_err(|error| Error::new(Code::Database, "the migrations did not end").with_source(error))??;
+        tracing::debug!(applied, "the tables are up to date");
+        Ok(())
+    }
+
+    /// Checks the tables and hands the finished thing over.
+    ///
+    /// # Errors
+    /// SF301 if the tables are missing or of another version; a transient code if the database does not answer.
+    pub async fn build(&self) -> Result<Steadfast<Db>> {
+        let store = self.store()?;
+        store.check_tables().await?;
+        Ok(Steadfast(Arc::new(Inner {
+            store,
+            clock: self.clock.clone(),
+            in_flight: InFlight::new(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            #[cfg(feature = "axum")]
+            problem_base: self.problem_base.clone(),
+            #[cfg(feature = "testing")]
+            observer: self.observer.clone(),
+        })))
+    }
+
+    fn store(&self) -> Result<Db::Store> {
+        Db::Store::new(self.pool.clone(), self.names.clone(), self.guard.clone())
+    }
+}

@@ -1,0 +1,276 @@
+//! The sentences the modules above need from a database, grouped by noun.
+//!
+//! Two stores speak them: [`sqlite`] and [`postgres`], with the same file names, so that two windows side by
+//! side can be compared. Nothing here knows handlers, transports or policies, and nothing here opens a
+//! connection of its own while a transaction is open.
+
+mod migrate;
+mod names;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Pool;
+use sqlx::pool::PoolConnection;
+use sqlx_core::transaction::TransactionManager;
+
+pub(crate) use migrate::{Migration, script as migration_script};
+pub(crate) use names::Names;
+
+use crate::audit::AuditEntry;
+use crate::clock::Timestamp;
+use crate::command::{Fingerprint, Key, Record, Stored};
+use crate::error::{Code, Error, Result};
+
+/// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
+///
+/// Sealed: both are held to the same conformance suite, which is what makes them one behaviour.
+pub trait Database: sqlx::Database + private::Sealed {
+    #[doc(hidden)]
+    #[allow(private_bounds)]
+    type Store: Store<Self>;
+}
+
+mod private {
+    pub trait Sealed {}
+    #[cfg(feature = "sqlite")]
+    impl Sealed for sqlx::Sqlite {}
+    #[cfg(feature = "postgres")]
+    impl Sealed for sqlx::Postgres {}
+}
+
+#[cfg(feature = "sqlite")]
+impl Database for sqlx::Sqlite {
+    type Store = sqlite::SqliteStore;
+}
+
+#[cfg(feature = "postgres")]
+impl Database for sqlx::Postgres {
+    type Store = postgres::PostgresStore;
+}
+
+/// What the engine asks of a database.
+///
+/// Every method that takes a connection runs inside the transaction that is open on it.
+#[doc(hidden)]
+pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
+    /// What must be there before the first migration: a place for our tables, and the table that counts migrations.
+    const BOOTSTRAP: &'static str;
+    /// Says that migration `$1`, called `$2`, has run.
+    const RECORD_MIGRATION: &'static str;
+    /// The migrations of this database, in order.
+    const MIGRATIONS: &'static [Migration];
+
+    // Opening.
+
+    /// Opens a pool for a URL, with the settings this database needs.
+    fn connect(url: &str) -> impl Future<Output = Result<(Pool<Db>, Guard)>> + Send;
+    /// Wraps the user's pool.
+    fn new(pool: Pool<Db>, names: Arc<Names>, guard: Arc<Guard>) -> Result<Self>;
+    /// The user's pool.
+    fn pool(&self) -> &Pool<Db>;
+    /// Answers when the database does.
+    fn ping(&self) -> impl Future<Output = Result<()>> + Send;
+
+    // Transactions.
+
+    /// Begins a write transaction on a connection that is in none.
+    ///
+    /// Must not be cancelled: sqlx 0.9 may give a connection with an open transaction back to the pool then.
+    fn begin(&self, idle_limit: Duration) -> impl Future<Output = Result<PoolConnection<Db>>> + Send;
+    /// Looks at a transaction that has no key to claim.
+    fn open(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<Opening>> + Send;
+    /// Fails if a caller's own connection is in no transaction after all: SQLite may have ended it by itself.
+    fn check_guest(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<()>> + Send;
+    /// Fails if the last transaction of [`begin`](Store::begin) is known to be gone; costs nothing.
+    fn check_intact(&self) -> Result<()>;
+    /// Fails if the transaction is no longer able to commit, which COMMIT itself does not always say.
+    fn seal(&self, conn: &mut Db::Connection, began: Timestamp) -> impl Future<Output = Result<()>> + Send;
+    /// Commits. The only place that does.
+    fn commit(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<(), CommitError>> + Send;
+    /// Rolls back.
+    fn rollback(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<()>> + Send;
+    /// Stops what a transaction is doing that nobody waits for any more; its connection is about to be closed.
+    fn abandon(&self);
+    /// Whether that transaction may still commit.
+    fn is_running(&self, transaction: &TransactionId) -> impl Future<Output = Result<bool>> + Send;
+
+    // Keys.
+
+    /// Looks whether a key has ended, where looking is cheaper than beginning.
+    fn glance(&self, key: &Key) -> impl Future<Output = Result<Option<LookUp>>> + Send;
+    /// Reads a key's record outside any transaction.
+    fn look_up(&self, key: &Key) -> impl Future<Output = Result<LookUp>> + Send;
+    /// Makes a key this transaction's to do, or finds what is in the way.
+    fn claim_key(&self, conn: &mut Db::Connection, key: &Key) -> impl Future<Output = Result<Claim>> + Send;
+    /// Stores the end of a command with its key. `None`: a live record of the same key is there already.
+    fn settle_key(
+        &self,
+        conn: &mut Db::Connection,
+        settlement: &Settlement<'_>,
+    ) -> impl Future<Output = Result<Option<TransactionId>>> + Send;
+
+    // Audit.
+
+    /// Appends an entry.
+    fn append_audit(
+        &self,
+        conn: &mut Db::Connection,
+        entry: &AuditEntry,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    // Migrations.
+
+    /// The number of the last migration that ran; `None` if the tables are not there.
+    fn schema_version(&self) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// The name our tables go by.
+    fn names(&self) -> &Names;
+    /// Fails with SF301 unless the tables are those this version was built for.
+    fn check_tables(&self) -> impl Future<Output = Result<()>> + Send {
+        async { migrate::check_version(self.schema_version().await?, Self::MIGRATIONS, self.names().name()) }
+    }
+    /// The same for a process that runs already: newer tables are fine then, since migrations only ever add.
+    fn check_tables_suffice(&self) -> impl Future<Output = Result<()>> + Send {
+        async {
+            let known = migrate::latest_version(Self::MIGRATIONS);
+            let found = self.schema_version().await?.map(|found| found.min(known));
+            migrate::check_version(found, Self::MIGRATIONS, self.names().name())
+        }
+    }
+    /// Runs the migrations that are missing, alone among all processes.
+    fn migrate(&self) -> impl Future<Output = Result<usize>> + Send;
+
+    // Errors.
+
+    /// What kind of trouble an error of the driver is.
+    fn classify(error: &sqlx::Error) -> Code;
+    /// The same, as an error of ours that keeps it as its source.
+    fn error(error: sqlx::Error, what: &str) -> Error {
+        let code = Self::classify(&error);
+        Error::new(code, format!("{what}: {}", code.title())).with_source(error)
+    }
+}
+
+/// What a store must keep alive: the directory of a private database, removed with the last handle.
+#[derive(Default)]
+pub(crate) struct Guard {
+    #[cfg(feature = "sqlite")]
+    #[allow(dead_code, reason = "held for its Drop")]
+    directory: Option<tempfile::TempDir>,
+}
+
+/// What a transaction without a key looks like from inside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    pub(crate) now: Timestamp,
+    /// When the transaction began, by which its end knows that it is still the same one.
+    pub(crate) began: Timestamp,
+    /// Whether something was written in it already.
+    pub(crate) is_used: bool,
+}
+
+/// A key's record and the time it was read at.
+#[derive(Debug)]
+pub(crate) struct LookUp {
+    pub(crate) now: Timestamp,
+    pub(crate) record: Option<Record>,
+}
+
+/// What claiming a key found.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) look_up: LookUp,
+    /// When the transaction began, by which its end knows that it is still the same one.
+    pub(crate) began: Timestamp,
+    /// Whether something was written in the transaction before.
+    pub(crate) is_used: bool,
+    /// False: another transaction is working on the key right now.
+    pub(crate) is_ours: bool,
+}
+
+/// What is written when a command ends.
+pub(crate) struct Settlement<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) fingerprint: &'a Fingerprint,
+    pub(crate) stored: &'a Stored,
+    pub(crate) now: Timestamp,
+    pub(crate) began: Timestamp,
+    pub(crate) expires_at: Timestamp,
+}
+
+/// The database's name for a transaction, where it has one.
+#[derive(Clone, Debug)]
+pub(crate) struct TransactionId(pub(crate) Option<String>);
+
+/// How a COMMIT can fail.
+pub(crate) enum CommitError {
+    /// The database said no: nothing was committed.
+    Refused(Error),
+    /// Nobody said anything: it may have been committed.
+    Unknown(Error),
+}
+
+/// Errors that mean the same whatever the database is.
+fn classify_common(error: &sqlx::Error) -> Code {
+    match error {
+        sqlx::Error::PoolTimedOut => Code::PoolExhausted,
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => Code::ConnectionLost,
+        sqlx::Error::Configuration(_) => Code::ConfigurationInvalid,
+        _ => Code::Database,
+    }
+}
+
+// sqlx keeps its transaction depth in these three. A raw `BEGIN` would leave the depth at 0, and a nested
+// `begin` of the handler would then begin, and commit, what is ours.
+
+fn begin_transaction<Db: sqlx::Database>(
+    conn: &mut Db::Connection,
+    statement: sqlx::SqlStr,
+) -> impl Future<Output = sqlx::Result<()>> + Send + '_ {
+    Db::TransactionManager::begin(conn, Some(statement))
+}
+
+fn commit_transaction<Db: sqlx::Database>(
+    conn: &mut Db::Connection,
+) -> impl Future<Output = sqlx::Result<()>> + Send + '_ {
+    Db::TransactionManager::commit(conn)
+}
+
+fn rollback_transaction<Db: sqlx::Database>(
+    conn: &mut Db::Connection,
+) -> impl Future<Output = sqlx::Result<()>> + Send + '_ {
+    Db::TransactionManager::rollback(conn)
+}
+
+pub(crate) fn begin_savepoint<Db: sqlx::Database>(
+    conn: &mut Db::Connection,
+) -> impl Future<Output = sqlx::Result<()>> + Send + '_ {
+    Db::TransactionManager::begin(conn, None)
+}
+
+pub(crate) fn release_savepoint<Db: sqlx::Database>(
+    conn: &mut Db::Connection,
+) -> impl Future<Output = sqlx::Result<()>> + Send + '_ {
+    Db::TransactionManager::commit(conn)
+}
+
+pub(crate) fn rollback_savepoint<Db: sqlx::Database>(
+    conn: &mut Db::Connection,
+) -> impl Future<Output = sqlx::Result<()>> + Send + '_ {
+    Db::TransactionManager::rollback(conn)
+}
+
+/// 0: no transaction; 1: a transaction; more: savepoints inside it.
+pub(crate) fn transaction_depth<Db: sqlx::Database>(conn: &Db::Connection) -> usize {
+    Db::TransactionManager::get_transaction_depth(conn)
+}

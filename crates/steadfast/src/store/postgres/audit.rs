@@ -1,0 +1,27 @@
+//! The audit table on PostgreSQL.
+
+use sqlx::PgConnection;
+
+use super::{Names, PostgresStore, Store};
+use crate::audit::AuditEntry;
+use crate::clock::Timestamp;
+use crate::error::Result;
+
+/// Appends an entry in the transaction it is about.
+pub(super) async fn append(conn: &mut PgConnection, names: &Names, entry: &AuditEntry, at: Timestamp) -> Result<()> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast.audit (at, actor, action, subject, reason)
+        VALUES (timestamptz 'epoch' + $1 * interval '1 microsecond', $2, $3, $4, $5)",
+    );
+    sqlx::query(statement)
+        .bind(at.0)
+        .bind(&entry.actor)
+        .bind(&entry.action)
+        .bind(&entry.subject)
+        .bind(&entry.reason)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "writing an audit entry"))
+}

@@ -1,0 +1,99 @@
+//! Our tables on PostgreSQL: a schema of our own with a migration table of its own.
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use super::{CommitError, Migration, Names, PostgresStore, Store};
+use crate::error::Result;
+
+pub(super) const ALL: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "keys",
+        sql: include_str!("migrations/0001_keys.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "audit",
+        sql: include_str!("migrations/0002_audit.sql"),
+    },
+];
+
+pub(super) const BOOTSTRAP: &str = "\
+CREATE SCHEMA IF NOT EXISTS steadfast;
+CREATE TABLE IF NOT EXISTS steadfast.migrations (
+    version    bigint      NOT NULL PRIMARY KEY,
+    name       text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+";
+
+pub(super) const RECORD: &str = "INSERT INTO steadfast.migrations (version, name) VALUES ($1, $2)";
+
+/// How long a migration may sit idle. It is our own code, so only a dead client does.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The last migration that ran; `None` if there is no migration table.
+pub(super) async fn version(pool: &PgPool, names: &Names) -> Result<Option<i64>> {
+    let table: Option<String> = sqlx::query_scalar("SELECT to_regclass($1)::text")
+        .bind(format!("{}.migrations", names.quoted()))
+        .fetch_one(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "looking for the tables"))?;
+    if table.is_none() {
+        return Ok(None);
+    }
+    sqlx::query_scalar(names.sql("SELECT max(version) FROM steadfast.migrations"))
+        .fetch_one(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "reading the version of the tables"))
+}
+
+/// Runs what is missing in one transaction, under a lock that ends with it: two deployments at once are one.
+pub(super) async fn run(store: &PostgresStore) -> Result<usize> {
+    let fail = |error| PostgresStore::error(error, "running the migrations");
+    let mut conn = store.begin(IDLE_LIMIT).await?;
+    // Should anything below fail, the transaction is open: such a connection must not be borrowed again.
+    conn.close_on_drop();
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
+        .bind(format!("{}.migrations", store.names.name()))
+        .execute(&mut *conn)
+        .await
+        .map_err(fail)?;
+    // A deployment role may own the tables without the right to create a schema, so what is there is left alone.
+    let table: Option<String> = sqlx::query_scalar("SELECT to_regclass($1)::text")
+        .bind(format!("{}.migrations", store.names.quoted()))
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(fail)?;
+    if table.is_none() {
+        sqlx::raw_sql(store.names.sql(BOOTSTRAP))
+            .execute(&mut *conn)
+            .await
+            .map_err(fail)?;
+    }
+    let done: Option<i64> = sqlx::query_scalar(store.names.sql("SELECT max(version) FROM steadfast.migrations"))
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(fail)?;
+    let missing = ALL.iter().filter(|migration| migration.version > done.unwrap_or(0));
+    let mut count = 0;
+    for migration in missing {
+        sqlx::raw_sql(store.names.sql(migration.sql))
+            .execute(&mut *conn)
+            .await
+            .map_err(fail)?;
+        sqlx::query(store.names.sql(RECORD))
+            .bind(migration.version)
+            .bind(migration.name)
+            .execute(&mut *conn)
+            .await
+            .map_err(fail)?;
+        count += 1;
+    }
+    match store.commit(&mut conn).await {
+        Ok(()) => Ok(count),
+        Err(CommitError::Refused(error) | CommitError::Unknown(error)) => Err(error),
+    }
+}

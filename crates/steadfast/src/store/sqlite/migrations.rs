@@ -1,0 +1,83 @@
+//! Our tables on SQLite: a prefix of our own, with a migration table of its own.
+
+use sqlx::SqlitePool;
+
+use super::{BUSY_TIMEOUT, CommitError, Migration, Names, SqliteStore, Store};
+use crate::error::Result;
+
+pub(super) const ALL: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "keys",
+        sql: include_str!("migrations/0001_keys.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "audit",
+        sql: include_str!("migrations/0002_audit.sql"),
+    },
+];
+
+pub(super) const BOOTSTRAP: &str = "\
+CREATE TABLE IF NOT EXISTS steadfast_migrations (
+    version    INTEGER NOT NULL PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    applied_at INTEGER NOT NULL  -- microseconds since 1970
+);
+";
+
+pub(super) const RECORD: &str = "\
+INSERT INTO steadfast_migrations (version, name, applied_at)
+VALUES ($1, $2, CAST(strftime('%s', 'now') AS INTEGER) * 1000000)";
+
+/// The last migration that ran; `None` if there is no migration table.
+pub(super) async fn version(pool: &SqlitePool, names: &Names) -> Result<Option<i64>> {
+    let fail = |error| SqliteStore::error(error, "reading the version of the tables");
+    let found: Option<String> = sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table' AND name = $1")
+        .bind(format!("{}_migrations", names.name()))
+        .fetch_optional(pool)
+        .await
+        .map_err(fail)?;
+    if found.is_none() {
+        return Ok(None);
+    }
+    sqlx::query_scalar(names.sql("SELECT max(version) FROM steadfast_migrations"))
+        .fetch_one(pool)
+        .await
+        .map_err(fail)
+}
+
+/// Runs what is missing in one transaction: whoever has the write lock is alone.
+pub(super) async fn run(store: &SqliteStore) -> Result<usize> {
+    let fail = |error| SqliteStore::error(error, "running the migrations");
+    let mut conn = store.begin(BUSY_TIMEOUT).await?;
+    // Should anything below fail, the transaction is open: such a connection must not be borrowed again.
+    conn.close_on_drop();
+    sqlx::raw_sql(store.names.sql(BOOTSTRAP))
+        .execute(&mut *conn)
+        .await
+        .map_err(fail)?;
+    let done: Option<i64> = sqlx::query_scalar(store.names.sql("SELECT max(version) FROM steadfast_migrations"))
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(fail)?;
+    let missing = ALL.iter().filter(|migration| migration.version > done.unwrap_or(0));
+    let mut count = 0;
+    for migration in missing {
+        sqlx::raw_sql(store.names.sql(migration.sql))
+            .execute(&mut *conn)
+            .await
+            .map_err(fail)?;
+        sqlx::query(store.names.sql(RECORD))
+            .bind(migration.version)
+            .bind(migration.name)
+            .execute(&mut *conn)
+            .await
+            .map_err(fail)?;
+        count += 1;
+    }
+    match store.commit(&mut conn).await {
+        Ok(()) => Ok(count),
+        Err(CommitError::Refused(error) | CommitError::Unknown(error)) => Err(error),
+    }
+}

@@ -1,0 +1,138 @@
+//! Every span, metric and health word, in one place.
+//!
+//! Spans and logs carry a short hash of the key, never the key, the payload or the answer. Metrics go
+//! through the [`metrics`] facade; with the feature `prometheus`, [`install_prometheus`] puts a recorder behind it.
+
+use std::any::Any;
+use std::time::Duration;
+
+use metrics::{counter, histogram};
+use tracing::Span;
+
+use crate::command::Key;
+use crate::command::execute::Executed;
+use crate::error::{Error, Result};
+
+/// Commands that ended, by `operation` and `outcome` (`committed`, `failed`, `replayed`, or an SF code).
+pub const COMMANDS_TOTAL: &str = "steadfast_commands_total";
+/// How long commands took, from the door to their end, by `operation` and `outcome`.
+pub const COMMAND_SECONDS: &str = "steadfast_command_seconds";
+/// Handlers run again after a conflict, by `operation`.
+pub const COMMAND_REPEATS_TOTAL: &str = "steadfast_command_repeats_total";
+/// Commits whose reply was lost, by how they were `resolved`.
+pub const COMMITS_RESOLVED_TOTAL: &str = "steadfast_commits_resolved_total";
+
+/// A handler that holds its transaction longer than this is worth a line: on SQLite everybody else waits for it.
+const SLOW_HANDLER: Duration = Duration::from_secs(1);
+
+pub(crate) fn command_span(key: &Key) -> Span {
+    tracing::info_span!("command", operation = key.operation(), key = key.short())
+}
+
+pub(crate) fn command_ended<A>(key: &Key, elapsed: Duration, ended: &Result<Executed<A>>) {
+    let outcome = match ended {
+        Ok(Executed::Committed(_)) => "committed",
+        Ok(Executed::Failed(_)) => "failed",
+        Ok(Executed::Replayed(_)) => "replayed",
+        Err(error) => error.code().as_str(),
+    };
+    let labels = [
+        ("operation", key.operation().to_owned()),
+        ("outcome", outcome.to_owned()),
+    ];
+    counter!(COMMANDS_TOTAL, &labels).increment(1);
+    histogram!(COMMAND_SECONDS, &labels).record(elapsed.as_secs_f64());
+    match ended {
+        Ok(_) => tracing::debug!(outcome, ?elapsed, "command ended"),
+        Err(error) => report(error),
+    }
+}
+
+/// Expected answers are quiet, trouble is loud. The sources hold the database's words; they go no further than here.
+fn report(error: &Error) {
+    use crate::error::Code::{BodyRefused, HandlerFailed, InFlight, KeyInvalid, KeyMissing, Mismatch};
+    match error.code() {
+        InFlight | Mismatch | KeyMissing | KeyInvalid | BodyRefused | HandlerFailed => {
+            tracing::debug!(code = %error.code(), %error, "command refused");
+        }
+        code => {
+            tracing::warn!(%code, ?error, "command not executed");
+        }
+    }
+}
+
+pub(crate) fn repeated(key: &Key, repeat: u32, error: &Error) {
+    counter!(COMMAND_REPEATS_TOTAL, "operation" => key.operation().to_owned()).increment(1);
+    tracing::info!(repeat, code = %error.code(), "command runs again");
+}
+
+pub(crate) fn handler_ran(elapsed: Duration) {
+    if elapsed > SLOW_HANDLER {
+        tracing::warn!(?elapsed, "the handler held its transaction for long");
+    }
+}
+
+pub(crate) fn panicked(panic: &(dyn Any + Send)) {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)");
+    tracing::error!(message, "the handler panicked");
+}
+
+pub(crate) fn resolved(resolved: &'static str) {
+    counter!(COMMITS_RESOLVED_TOTAL, "resolved" => resolved).increment(1);
+    tracing::warn!(resolved, "the reply to a commit was lost");
+}
+
+#[cfg(feature = "prometheus")]
+mod prometheus {
+    use std::sync::OnceLock;
+    use std::time::Duration;
+
+    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+    /// From a replay on the same machine to a handler at its time limit, in seconds.
+    const BUCKETS: [f64; 14] = [
+        0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    ];
+
+    /// How often samples are folded into their buckets, so that they do not pile up while nobody asks for `/metrics`.
+    const UPKEEP: Duration = Duration::from_secs(10);
+
+    static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+
+    /// Puts a Prometheus recorder behind the metrics of this process; `/metrics` then shows them.
+    ///
+    /// Call it inside the tokio runtime. Returns false if another recorder is installed already; that one keeps getting
+    /// everything.
+    pub fn install_prometheus() -> bool {
+        let recorder = RECORDER.get_or_init(|| {
+            let handle = PrometheusBuilder::new()
+                .set_buckets(&BUCKETS)
+                .ok()?
+                .install_recorder()
+                .ok()?;
+            let upkeep = handle.clone();
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(UPKEEP).await;
+                    upkeep.run_upkeep();
+                }
+            });
+            Some(handle)
+        });
+        recorder.is_some()
+    }
+
+    /// What `/metrics` shows, if the recorder is ours.
+    #[cfg(feature = "axum")]
+    pub(crate) fn render() -> Option<String> {
+        RECORDER.get()?.as_ref().map(PrometheusHandle::render)
+    }
+}
+#[cfg(feature = "prometheus")]
+pub use prometheus::install_prometheus;
+#[cfg(all(feature = "prometheus", feature = "axum"))]
+pub(crate) use prometheus::render;

@@ -1,0 +1,172 @@
+//! Errors over HTTP: RFC 9457 problems, and the one table of status codes.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+use serde_json::json;
+use std::sync::Arc;
+
+use crate::error::{Code, Error};
+use crate::failure::{Failure, FailureClass, FailureKind};
+
+/// Where problem types are described when nothing else is configured: a path [`routes`](super::routes) serves.
+pub(crate) const PROBLEM_BASE: &str = "/problems";
+
+/// The status of each code, and the rule it follows.
+pub(crate) fn status_of(code: Code) -> StatusCode {
+    match code {
+        // The caller's request (draft-ietf-httpapi-idempotency-key-header-07, section 2.7).
+        Code::KeyMissing => StatusCode::BAD_REQUEST, // "missing … SHOULD reply with 400"
+        Code::KeyInvalid => StatusCode::BAD_REQUEST, // RFC 9651: a field that fails to parse is a bad request
+        Code::InFlight => StatusCode::CONFLICT,      // "still being processed … SHOULD reply with 409"
+        Code::Mismatch => StatusCode::UNPROCESSABLE_ENTITY, // "different request payload … SHOULD reply with 422"
+        Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE, // RFC 9110, 15.5.14
+        Code::BodyRefused => StatusCode::BAD_REQUEST, // RFC 9110, 15.5.1
+        // The handler's own word.
+        Code::HandlerFailed => StatusCode::UNPROCESSABLE_ENTITY, // refined by the failure's class, below
+        // Not now (RFC 9110, 15.6.4): nothing was changed, and Retry-After says when to come back.
+        Code::Unreachable
+        | Code::ConnectionLost
+        | Code::PoolExhausted
+        | Code::Locked
+        | Code::ReadOnly
+        | Code::Full
+        | Code::TimeLimit
+        | Code::CommitUnknown
+        | Code::Conflict
+        | Code::RecordTooNew
+        | Code::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        // A fault in the service (RFC 9110, 15.6.1): nothing was changed, and retrying alone does not help.
+        Code::NoTransaction
+        | Code::TransactionTaken
+        | Code::TransactionEscaped
+        | Code::OwnerMissing
+        | Code::NotInTransaction
+        | Code::OperationUnnamed
+        | Code::TransactionBroken
+        | Code::AnswerNotReplayable
+        | Code::AnswerTooLarge
+        | Code::HandlerPanicked
+        | Code::CommitRefused
+        | Code::NameInvalid
+        | Code::AnswerChanged
+        | Code::Database
+        | Code::TablesMissing
+        | Code::ConfigurationInvalid => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The class of a definitive failure that a handler expressed as a status; `None` for those that may pass.
+pub(crate) fn class_of(status: StatusCode) -> Option<FailureClass> {
+    match status.as_u16() {
+        // Timeout, conflict, locked, too early, too many: the same request may succeed later.
+        408 | 409 | 423 | 425 | 429 => None,
+        400 | 413 | 415 | 422 => Some(FailureClass::Validation),
+        401 | 403 => Some(FailureClass::Forbidden),
+        404 | 410 => Some(FailureClass::NotFound),
+        402..=499 => Some(FailureClass::BusinessRule),
+        _ => None,
+    }
+}
+
+/// An error as a response. `status` where the route wants another one than the table's.
+pub(crate) fn problem(error: &Error, base: &str, status: Option<StatusCode>) -> Response {
+    let status = status.unwrap_or_else(|| status_of(error.code()));
+    let body = json!({
+        "type": format!("{base}/{}", error.code()),
+        "title": error.code().title(),
+        "status": status.as_u16(),
+        "detail": error.to_string(),
+        "code": error.code().as_str(),
+    });
+    let mut response = respond(status, &body);
+    if let Some(after) = error.retry_after()
+        && let Ok(seconds) = HeaderValue::from_str(&after.as_secs().max(1).to_string())
+    {
+        response.headers_mut().insert(RETRY_AFTER, seconds);
+    }
+    response
+}
+
+fn respond(status: StatusCode, body: &serde_json::Value) -> Response {
+    let headers = [(CONTENT_TYPE, "application/problem+json"), (CACHE_CONTROL, "no-store")];
+    (status, headers, body.to_string()).into_response()
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        match self.failure() {
+            Some(failure) => failure_response(failure),
+            None => problem(&self, PROBLEM_BASE, None),
+        }
+    }
+}
+
+/// A handler may return a [`Failure`] as it is. The cause behind it stays on the server.
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = failure_response(&self);
+        if let Some(cause) = self.source() {
+            tracing::warn!(code = self.code(), %cause, "the handler failed");
+        }
+        // The idempotent layer looks in here whether the database asks for a repetition.
+        response.extensions_mut().insert(Arc::new(self));
+        response
+    }
+}
+
+fn failure_response(failure: &Failure) -> Response {
+    let status = match failure.kind() {
+        FailureKind::Transient => StatusCode::SERVICE_UNAVAILABLE,
+        FailureKind::Definitive(FailureClass::Validation) => StatusCode::BAD_REQUEST,
+        FailureKind::Definitive(FailureClass::BusinessRule) => StatusCode::UNPROCESSABLE_ENTITY,
+        FailureKind::Definitive(FailureClass::NotFound) => StatusCode::NOT_FOUND,
+        FailureKind::Definitive(FailureClass::Forbidden) => StatusCode::FORBIDDEN,
+    };
+    let body = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason().unwrap_or("error"),
+        "status": status.as_u16(),
+        "detail": failure.message(),
+        "code": failure.code(),
+    });
+    let mut response = respond(status, &body);
+    if failure.is_transient() {
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_says_when_to_come_back_and_nothing_else_does() {
+        for &code in Code::ALL {
+            let error = Error::new(code, "x");
+            let says_when = problem(&error, PROBLEM_BASE, None).headers().contains_key(RETRY_AFTER);
+            let may_pass = matches!(status_of(code), StatusCode::SERVICE_UNAVAILABLE | StatusCode::CONFLICT);
+            assert_eq!(says_when, may_pass, "{code}");
+        }
+    }
+
+    #[test]
+    fn statuses_that_may_pass_have_no_class() {
+        for status in [200, 204, 302, 408, 409, 423, 425, 429, 500, 502, 503] {
+            assert_eq!(
+                class_of(StatusCode::from_u16(status).expect("a status")),
+                None,
+                "{status}"
+            );
+        }
+        for status in [400, 401, 402, 403, 404, 405, 410, 412, 415, 418, 422, 451] {
+            assert!(
+                class_of(StatusCode::from_u16(status).expect("a status")).is_some(),
+                "{status}"
+            );
+        }
+    }
+}
