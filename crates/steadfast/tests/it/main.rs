@@ -1,0 +1,26 @@
+//! One suite, two databases: everything in `conformance` is compiled twice, once for each `Db`.
+//!
+//! Run it by `cargo xtask test`, which brings a PostgreSQL along.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the conformance suite is compiled once for each database"
+)]
+
+mod harness;
+
+mod postgres;
+mod sqlite;
+
+#[test]
+fn the_readme_shows_the_example_as_it_is() {
+    let (readme, example) = (
+        include_str!("../../../../README.md"),
+        include_str!("../../examples/orders.rs"),
+    );
+    let program = example
+        .split_once("use axum")
+        .map(|(_, program)| program.trim())
+        .unwrap();
+    assert!(readme.contains(program));
+}

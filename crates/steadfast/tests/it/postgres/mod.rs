@@ -1,0 +1,17 @@
+//! The conformance suite on PostgreSQL, and what only it can do.
+
+pub(crate) type Db = sqlx::Postgres;
+
+#[path = "../conformance/corridor.rs"]
+mod corridor;
+#[path = "../conformance/http.rs"]
+mod http;
+#[path = "../conformance/in_flight.rs"]
+mod in_flight;
+#[path = "../conformance/own_transaction.rs"]
+mod own_transaction;
+#[path = "../conformance/trouble.rs"]
+mod trouble;
+
+mod server;
+mod wire;

@@ -1,0 +1,16 @@
+//! The conformance suite on SQLite, and what only it can do.
+
+pub(crate) type Db = sqlx::Sqlite;
+
+#[path = "../conformance/corridor.rs"]
+mod corridor;
+#[path = "../conformance/http.rs"]
+mod http;
+#[path = "../conformance/in_flight.rs"]
+mod in_flight;
+#[path = "../conformance/own_transaction.rs"]
+mod own_transaction;
+#[path = "../conformance/trouble.rs"]
+mod trouble;
+
+mod file;

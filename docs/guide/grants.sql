@@ -1,0 +1,6 @@
+-- What a service's role needs at run time, besides the rights on its own tables. The migrations need more and can be
+-- run by another role.
+GRANT USAGE ON SCHEMA steadfast TO my_service;
+GRANT SELECT ON steadfast.migrations TO my_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.keys TO my_service;
+GRANT INSERT ON steadfast.audit TO my_service;
