@@ -1,0 +1,163 @@
+//! The fault lab, only there with `--lab`: a request says by the header `Shop-Fault` which accident happens to it.
+//!
+//! [`arm`] reads the header before the idempotent layer; the handler strikes after its write, and the crash
+//! points inside Steadfast are struck by its observer, [`Lab::reached`].
+
+mod fault;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use steadfast::testing::Point;
+use steadfast::{Failure, Key};
+use tokio::sync::watch;
+
+use crate::auth::TOKENS;
+use crate::problem::Problem;
+use fault::{Fault, KillPoint};
+
+const SHOP_FAULT: &str = "shop-fault";
+
+/// The accidents that are prepared, and the requests that are held.
+#[derive(Default)]
+pub(crate) struct Lab {
+    armed: Mutex<Vec<Weak<Armed>>>,
+    released: watch::Sender<()>,
+    /// Cloned by each request that is held, so that its count says how many there are.
+    held: Arc<()>,
+}
+
+/// The accidents of one request. It travels in the request's extensions, and so lives exactly as long as the command,
+/// whether or not its client still waits.
+struct Armed {
+    lab: Arc<Lab>,
+    operation: &'static str,
+    key: String,
+    faults: Vec<Fault>,
+}
+
+impl Lab {
+    /// Steadfast's observer: a command has come to a crash point. Key and operation say which one it is.
+    pub(crate) fn reached(&self, point: Point, key: &Key) {
+        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_doomed = armed.iter().filter_map(Weak::upgrade).any(|armed| {
+            armed.operation == key.operation()
+                && armed.key == key.value()
+                && armed.faults.contains(&Fault::Kill(KillPoint::At(point)))
+        });
+        drop(armed);
+        if is_doomed {
+            fault::kill(point.as_str());
+        }
+    }
+
+    fn arm(self: &Arc<Self>, operation: &'static str, key: String, faults: Vec<Fault>) -> Arc<Armed> {
+        let armed = Arc::new(Armed {
+            lab: self.clone(),
+            operation,
+            key,
+            faults,
+        });
+        let mut all = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&armed));
+        armed
+    }
+}
+
+/// Reads the header and prepares the accident, before the key is claimed.
+pub(crate) async fn arm(
+    State((lab, operation)): State<(Arc<Lab>, &'static str)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    if headers.contains_key(SHOP_FAULT) {
+        let text: Vec<_> = headers
+            .get_all(SHOP_FAULT)
+            .iter()
+            .map(|value| value.to_str().unwrap_or("(not ASCII)"))
+            .collect();
+        match Fault::read_all(&text.join(",")) {
+            Ok(faults) => {
+                let armed = lab.arm(operation, key_value(headers), faults);
+                request.extensions_mut().insert(armed);
+            }
+            Err(detail) => return Problem::new(StatusCode::BAD_REQUEST, "unknown_fault", detail).into_response(),
+        }
+    }
+    next.run(request).await
+}
+
+/// The key as Steadfast will read it; of one that it will refuse, anything.
+fn key_value(headers: &HeaderMap) -> String {
+    let header = headers
+        .get("idempotency-key")
+        .or_else(|| headers.get("x-idempotency-key"));
+    let text = header.and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    quoted.unwrap_or(text).to_owned()
+}
+
+/// What a handler knows of the accidents prepared for it: outside the lab, nothing.
+pub(crate) struct Faults(Option<Arc<Armed>>);
+
+impl<S: Sync> FromRequestParts<S> for Faults {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self(parts.extensions.get().cloned()))
+    }
+}
+
+impl Faults {
+    /// To be called with the row written and the transaction open: everything may happen here.
+    pub(crate) async fn after_write(&self) -> Result<(), Failure> {
+        let Some(armed) = &self.0 else { return Ok(()) };
+        for fault in &armed.faults {
+            fault.strike(&armed.lab).await?;
+        }
+        Ok(())
+    }
+}
+
+/// `GET /lab` and `POST /lab/release`. Neither touches the database, so they answer while a held command has the writer.
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>(lab: Arc<Lab>) -> Router<S> {
+    Router::new()
+        .route("/lab", get(describe))
+        .route("/lab/release", post(release))
+        .with_state(lab)
+}
+
+async fn release(State(lab): State<Arc<Lab>>) -> Json<Value> {
+    let released = lab.released.receiver_count();
+    lab.released.send_replace(());
+    Json(json!({ "released": released }))
+}
+
+async fn describe(State(lab): State<Arc<Lab>>) -> Json<Value> {
+    let tokens: Vec<_> = TOKENS
+        .iter()
+        .map(|(user, tenant)| json!({ "header": format!("Authorization: Bearer {user}"), "tenant": tenant }))
+        .collect();
+    Json(json!({
+        "faults": fault::KNOBS.map(|(example, meaning)| json!({ "header": format!("Shop-Fault: {example}"), "meaning": meaning })),
+        "kill_points": fault::kill_points(),
+        "routes": [
+            { "example": "POST /lab/release", "meaning": "let every held request go on; needs no database" },
+            { "example": "POST /lab/clock {\"advance\":\"24h\"}", "meaning": "move the time of all processes on this database" },
+            { "example": "GET /lab/clock", "meaning": "how far the time has been moved" },
+        ],
+        "tokens": tokens,
+        "held": Arc::strong_count(&lab.held) - 1,
+        "try": "curl -i -X POST $SHOP/orders -H 'Authorization: Bearer user-a' -H 'Idempotency-Key: k-1' \
+                -H 'Content-Type: application/json' -d '{\"sku\":\"tea\",\"quantity\":1}' -H 'Shop-Fault: kill=before_commit'",
+    }))
+}

@@ -1,0 +1,53 @@
+//! An order: what is asked for, what is kept, and the rules.
+
+use serde::{Deserialize, Serialize};
+
+use crate::input::{Rules, check_text};
+
+/// Longer than any article number, short enough for one line of a table.
+const SKU_LENGTH_MAX: usize = 64;
+/// More than one customer takes home.
+const QUANTITY_MAX: i64 = 1000;
+
+/// What a customer asks for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewOrder {
+    pub(crate) sku: String,
+    pub(crate) quantity: i64,
+}
+
+impl Rules for NewOrder {
+    fn check(&self) -> Result<(), String> {
+        check_text("sku", &self.sku, SKU_LENGTH_MAX)?;
+        match self.quantity {
+            1..=QUANTITY_MAX => Ok(()),
+            quantity => Err(format!("quantity is {quantity}; order 1 to {QUANTITY_MAX}")),
+        }
+    }
+}
+
+/// An order as it is answered.
+#[derive(Serialize)]
+pub(crate) struct Order {
+    pub(crate) id: String,
+    pub(crate) owner: String,
+    pub(crate) sku: String,
+    pub(crate) quantity: i64,
+    pub(crate) created_at: String,
+}
+
+/// The columns of an order, in the order of its fields.
+pub(crate) type OrderRow = (String, String, String, i64, String);
+
+impl From<OrderRow> for Order {
+    fn from((id, owner, sku, quantity, created_at): OrderRow) -> Self {
+        Self {
+            id,
+            owner,
+            sku,
+            quantity,
+            created_at,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The service on one database: this folder is compiled once for each, and `super::Db` says for which.
+//!
+//! Opening the shop: connect, see that the tables are there, listen, say so, serve.
+
+mod tables;
+mod orders;
+mod payments;
+mod clock;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{MethodRouter, get, post};
+use steadfast::{Builder, Code, Steadfast};
+
+use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
+use crate::lab::{self, Lab};
+use crate::problem::{no_such_method, no_such_path};
+use crate::{ServeOptions, StartError, auth, banner, listen, page};
+
+/// The most entries a list shows.
+const LIST_LENGTH_MAX: i64 = 100;
+
+pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
+    let lab = options.lab.then(Arc::<Lab>::default);
+    let sf = open(&options.database_url, lab.as_ref()).await?;
+    tables::create(&sf, options.lab).await?;
+    let listener = listen::bind(options.listen.as_deref()).await?;
+    let whereabouts = whereabouts(&sf.pool().connect_options());
+    banner::print(listener.local_addr()?, &whereabouts, options.lab);
+    sf.serve(listener, router(&sf, lab.as_ref())).await?;
+    tracing::info!("the shop is closed");
+    Ok(())
+}
+
+/// Connects, and creates Steadfast's tables only if they are missing: a role that may not create any can run the shop
+/// on a database that somebody else has prepared.
+async fn open(url: &str, lab: Option<&Arc<Lab>>) -> steadfast::Result<Steadfast<Db>> {
+    let builder = connect(url, lab).await?;
+    match builder.build().await {
+        Err(error) if error.code() == Code::TablesMissing => {
+            builder.migrate().await?;
+            builder.build().await
+        }
+        opened => opened,
+    }
+}
+
+async fn connect(url: &str, lab: Option<&Arc<Lab>>) -> steadfast::Result<Builder<Db>> {
+    let builder = Steadfast::<Db>::connect(url).await?;
+    Ok(match lab.cloned() {
+        Some(lab) => builder.observer(move |point, key: &steadfast::Key| lab.reached(point, key)),
+        None => builder,
+    })
+}
+
+fn router(sf: &Steadfast<Db>, lab: Option<&Arc<Lab>>) -> Router {
+    // Every command is idempotent; in the lab, an accident can be prepared for it before it begins.
+    let command = |operation: &'static str, handler: MethodRouter<Steadfast<Db>>| {
+        let idempotent = handler.route_layer(sf.idempotent().operation(operation));
+        match lab {
+            Some(lab) => idempotent.layer(from_fn_with_state((lab.clone(), operation), lab::arm)),
+            None => idempotent,
+        }
+    };
+    let mut business = Router::new()
+        .route(
+            "/orders",
+            command("orders.place", post(orders::place)).get(orders::list),
+        )
+        .route("/orders/{id}", get(orders::show))
+        .route(
+            "/payments",
+            command("payments.make", post(payments::make)).get(payments::list),
+        )
+        .route("/payments/{id}", get(payments::show));
+    let mut open = page::routes(lab.is_some()).merge(sf.routes());
+    if let Some(lab) = lab {
+        business = business.route_layer(from_fn_with_state(sf.clone(), clock::follow));
+        open = open.merge(lab::routes(lab.clone())).merge(clock::routes());
+    }
+    business
+        .route_layer(from_fn(auth::authenticate))
+        .merge(open)
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(sf.clone())
+}

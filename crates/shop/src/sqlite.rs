@@ -1,0 +1,51 @@
+//! The shop on SQLite: what only this database needs, and its copy of the service.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::StartError;
+use crate::banner::Whereabouts;
+
+#[path = "service/mod.rs"]
+pub(crate) mod service;
+
+/// The database this copy of the service is compiled for.
+pub(crate) type Db = sqlx::Sqlite;
+
+/// Where the shop keeps its things when nobody says otherwise.
+pub(crate) const DEFAULT_URL: &str = "sqlite://.steadfast/shop.db";
+
+/// Counts those of the shop's tables that are there.
+const COUNT_TABLES: &str = "
+    SELECT count(*) FROM sqlite_schema
+    WHERE type = 'table' AND name IN ('orders', 'payments', 'lab_clock')";
+
+/// Makes this transaction the only one that creates tables: on SQLite every writer is alone already.
+const BE_ALONE: &str = "SELECT 1";
+
+/// Makes the directory of the database file, so that a first run needs no preparation.
+pub(crate) fn make_directory(url: &str) -> Result<(), StartError> {
+    let options = SqliteConnectOptions::from_str(url).map_err(|error| {
+        format!("the database URL cannot be read: {error}; write sqlite://FILE, as in {DEFAULT_URL}")
+    })?;
+    let directory = options.get_filename().parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(directory).map_err(|error| {
+        format!(
+            "the directory {} of the database cannot be made: {error}; choose another by --database-url sqlite://FILE",
+            directory.display()
+        )
+        .into()
+    })
+}
+
+/// Where a person finds what the shop wrote.
+fn whereabouts(options: &SqliteConnectOptions) -> Whereabouts {
+    let file = options.get_filename().display();
+    Whereabouts {
+        place: format!("the SQLite file {file}"),
+        client: format!("sqlite3 -box {file}"),
+        records: "steadfast_idempotency_records",
+    }
+}

@@ -1,0 +1,143 @@
+//! The shop as a child process, which dies with the test.
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::http::{Request, Response};
+use crate::{PATIENCE, eventually};
+
+/// A shop that serves.
+pub(crate) struct Shop {
+    child: Child,
+    address: String,
+    said: Said,
+}
+
+/// What the process has written, shown when the test fails.
+type Said = Arc<Mutex<String>>;
+
+impl Shop {
+    /// Starts a fault lab.
+    pub(crate) async fn lab(url: &str) -> Self {
+        Self::start(url, &["--lab"]).await
+    }
+
+    /// Starts it on a port of its own and waits until it serves.
+    pub(crate) async fn start(url: &str, flags: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(flags)
+            .env("DATABASE_URL", url)
+            .env_remove("RUST_LOG")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let said = Said::default();
+        listen(child.stdout.take().unwrap(), said.clone());
+        listen(child.stderr.take().unwrap(), said.clone());
+        let mut shop = Self {
+            child,
+            address: String::new(),
+            said,
+        };
+        eventually("the address is printed", async || {
+            assert!(
+                shop.child.try_wait().unwrap().is_none(),
+                "the shop did not open: {}",
+                shop.said()
+            );
+            let said = shop.said();
+            let line = said.lines().find_map(|line| line.strip_prefix("http://"));
+            shop.address = line.unwrap_or_default().to_owned();
+            !shop.address.is_empty()
+        })
+        .await;
+        assert_eq!(shop.request("GET", "/livez").send().await.status, 200);
+        shop
+    }
+
+    /// Everything it has printed and logged.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> Request {
+        Request::new(&self.address, method, path)
+    }
+
+    /// `user-a` orders tea under a key.
+    pub(crate) fn order(&self, key: &str) -> Request {
+        self.request("POST", "/orders")
+            .user("user-a")
+            .key(key)
+            .json(r#"{"sku":"tea","quantity":2}"#)
+    }
+
+    /// Waits until so many requests are held, with their transactions open.
+    pub(crate) async fn holds(&self, count: u64) {
+        eventually("the request is held", async || {
+            self.request("GET", "/lab").send().await.json()["held"] == count
+        })
+        .await;
+    }
+
+    pub(crate) async fn release(&self) {
+        assert_eq!(self.request("POST", "/lab/release").send().await.status, 200);
+    }
+
+    /// Asks for the orderly end.
+    pub(crate) async fn terminate(&self) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &pid])
+                .status()
+                .await
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// How the process ended.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        tokio::time::timeout(PATIENCE, self.child.wait())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the shop at {} said:\n{}", self.address, self.said());
+        }
+    }
+}
+
+/// Sends a request as a good client does: again, as long as it is told to come back.
+pub(crate) async fn send_until_settled(request: &Request) -> Response {
+    let mut settled = None;
+    eventually("the request is settled", async || {
+        let response = request.send().await;
+        let is_settled = !matches!(response.status, 409 | 503);
+        settled = Some(response);
+        is_settled
+    })
+    .await;
+    settled.unwrap()
+}
+
+fn listen(stream: impl AsyncRead + Unpin + Send + 'static, said: Said) {
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(stream).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            said.lock().unwrap().extend([&line, "\n"]);
+        }
+    });
+}

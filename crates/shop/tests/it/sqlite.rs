@@ -1,0 +1,52 @@
+//! Every test on SQLite, each with a file of its own.
+
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+use tempfile::TempDir;
+
+#[path = "suite/clients.rs"]
+mod clients;
+#[path = "suite/duplicates.rs"]
+mod duplicates;
+#[path = "suite/crashes.rs"]
+mod crashes;
+#[path = "suite/failures.rs"]
+mod failures;
+#[path = "suite/inputs.rs"]
+mod inputs;
+#[path = "suite/processes.rs"]
+mod processes;
+
+/// The table of the stored answers.
+const KEYS: &str = "steadfast_keys";
+
+/// Whether commands of other processes wait in line, and may be told to come back.
+const HAS_ONE_WRITER: bool = true;
+
+/// A database that nobody has used.
+struct Database {
+    directory: TempDir,
+}
+
+impl Database {
+    async fn fresh() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self { directory }
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.directory.path().join("shop.db").display())
+    }
+
+    /// Asks for one number, past the shop.
+    async fn ask(&self, sql: &str) -> i64 {
+        let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
+        sqlx::query_scalar(AssertSqlSafe(sql))
+            .fetch_one(&mut conn)
+            .await
+            .unwrap()
+    }
+
+    async fn count(&self, table: &str) -> i64 {
+        self.ask(&format!("SELECT count(*) FROM {table}")).await
+    }
+}
