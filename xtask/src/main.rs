@@ -1,0 +1,89 @@
+//! The project's own tool, called as `cargo xtask`. It needs cargo and a Unix shell, nothing else.
+//!
+//! `test` and `services` are about servers ([`service`]); the other commands look at the code, and
+//! `check` runs all of those in a row.
+
+mod check;
+mod deps;
+mod error;
+mod features;
+mod guarantees;
+mod process;
+mod service;
+mod services;
+mod table;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use error::Result;
+
+/// Everything a contributor runs, in one tool
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
+#[command(after_help = "\
+Every day:
+  cargo xtask test --only sqlite     the quick loop
+  cargo xtask test                   every test; starts PostgreSQL by itself if it can
+  cargo xtask test -- -p steadfast in_flight -- --nocapture
+  cargo xtask check                  before a commit
+  eval \"$(cargo xtask services up)\"  a PostgreSQL that stays, for an editor")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Test(test::TestArgs),
+    #[command(subcommand)]
+    Services(services::ServicesCommand),
+    /// Check format, lints, docs, features, dependencies and guarantees
+    Check,
+    /// Check that steadfast compiles without features, with each alone, and with all
+    Features,
+    /// Check licences, forbidden crates, duplicates and what every manifest needs
+    Deps,
+    /// Check that every test named in docs/guarantees.md exists
+    Guarantees,
+}
+
+fn main() -> ExitCode {
+    run(&Cli::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    match &cli.command {
+        Command::Test(arguments) => return test::run(arguments),
+        Command::Services(command) => services::run(command)?,
+        Command::Check => check::run()?,
+        Command::Features => features::run()?,
+        Command::Deps => deps::run()?,
+        Command::Guarantees => guarantees::run()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_second_double_dash_is_left_to_cargo_test() {
+        let words = ["xtask", "test", "--keep", "--", "-p", "steadfast", "--", "--nocapture"];
+        assert!(Cli::try_parse_from(words).is_ok());
+    }
+}

@@ -1,0 +1,48 @@
+//! PostgreSQL: a fresh cluster per run, tuned for tests that come and go.
+//!
+//! There are no unit tests in this module: `--skip postgres::` would skip them together with the
+//! tests that need a server.
+
+use super::{Image, Package, Service};
+
+/// PostgreSQL 15 or whatever newer one is installed.
+///
+/// Durability is off on purpose: no test survives the machine, and a crash of the *server process*
+/// loses nothing without fsync either. 300 connections, because every test brings its own pools.
+pub(crate) const POSTGRES: Service = Service {
+    name: "postgres",
+    variable: "TEST_DATABASE_URL",
+    url: "postgres://postgres@127.0.0.1:{port}/postgres",
+    default_port: 5432,
+    programs: &["initdb", "postgres"],
+    versions_dir: "/usr/lib/postgresql",
+    users: &["postgres", "nobody"],
+    start: r#"
+        "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" &&
+        exec "$bin/postgres" -D "$home/data" -p "$port" \
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
+            -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300
+    "#,
+    // An immediate shutdown: it does not wait for clients, and the data is thrown away anyway.
+    stop: r#"kill -QUIT "$server""#,
+    ready: &["pg_isready", "-q", "-h", "127.0.0.1", "-p", "{port}", "-U", "postgres"],
+    image: Image {
+        name: "postgres:15",
+        environment: &["POSTGRES_HOST_AUTH_METHOD=trust"],
+        arguments: &[
+            "-c",
+            "fsync=off",
+            "-c",
+            "synchronous_commit=off",
+            "-c",
+            "full_page_writes=off",
+            "-c",
+            "max_connections=300",
+        ],
+    },
+    package: Package {
+        name: "postgresql",
+        config: "/etc/postgresql-common/createcluster.conf",
+        config_text: "create_main_cluster = false",
+    },
+};

@@ -1,0 +1,246 @@
+//! `cargo xtask test`: every test, with the services they need.
+//!
+//! The services are settled first and shown in a table; then cargo runs; at the end, what was not
+//! run is said again, because nobody scrolls up. On a server that was given, tests leave databases
+//! named `steadfast_test_*` behind; ours vanish with their server.
+
+mod arguments;
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode, ExitStatus, id};
+use std::thread::sleep;
+use std::time::Instant;
+use std::{env, iter};
+
+use clap::builder::PossibleValuesParser;
+
+use crate::error::{Context, Error, Result};
+use crate::service::instance::{Instance, Stay};
+use crate::service::machine::Machine;
+use crate::service::plan::{Plan, Source, decide};
+use crate::service::{SERVICES, Service, address, home, log};
+use crate::{process, table, workspace};
+
+/// Run every test, with the services they need
+#[derive(clap::Args)]
+pub(crate) struct TestArgs {
+    /// Fail before the first test if a service cannot be run
+    #[arg(long, value_name = "SERVICE", value_delimiter = ',', value_parser = service_names())]
+    require: Vec<String>,
+
+    /// Never install a package, even as root
+    #[arg(long)]
+    no_install: bool,
+
+    /// The quick loop: start no service and skip the tests that need one
+    #[arg(long, value_enum, conflicts_with = "require")]
+    only: Option<Only>,
+
+    /// Keep the data directories of private servers
+    #[arg(long)]
+    keep: bool,
+
+    /// Passed to cargo test; what follows another `--` is passed to the test binaries
+    #[arg(last = true, value_name = "CARGO TEST ARGUMENT")]
+    extra: Vec<OsString>,
+}
+
+/// Stores that need no server.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Only {
+    Sqlite,
+}
+
+fn service_names() -> PossibleValuesParser {
+    iter::once("all")
+        .chain(SERVICES.iter().map(|service| service.name))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// A service as the tests will find it.
+enum Settled {
+    Given { url: String, place: String },
+    Running { how: String, instance: Instance },
+    NotRun { why: String },
+}
+
+/// Settles the services, runs cargo test, and stops what was started.
+pub(crate) fn run(arguments: &TestArgs) -> Result<ExitCode> {
+    let mut services = SERVICES
+        .iter()
+        .map(|service| settle(service, arguments).map(|settled| (*service, settled)))
+        .collect::<Result<Vec<_>>>()?;
+    eprintln!("\n{}", describe(&services));
+
+    let start = Instant::now();
+    let status = watch(&mut cargo_test(&services, &arguments.extra), &mut services)?;
+    eprintln!("\ncargo test: {status}, {}", table::seconds(start.elapsed()));
+
+    let sound = finish(services, status, arguments.keep)?;
+    Ok(if status.success() && sound {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn settle(service: &'static Service, arguments: &TestArgs) -> Result<Settled> {
+    if arguments.only.is_some() {
+        return Ok(Settled::NotRun {
+            why: "--only sqlite was asked for".to_owned(),
+        });
+    }
+    let given = env::var(service.variable).ok().filter(|url| !url.is_empty());
+    let machine = Machine {
+        service,
+        given,
+        may_install: !arguments.no_install,
+    };
+    match decide(service, &machine) {
+        Plan::Given { url } => check_given(service, url),
+        Plan::Start(source) => start(service, &source, arguments.keep),
+        Plan::NotRun { why } if is_required(service, &arguments.require) => {
+            Err(Error::new(format!("{} is required, but: {why}", service.name)))
+        }
+        Plan::NotRun { why } => Ok(Settled::NotRun { why }),
+    }
+}
+
+fn is_required(service: &Service, required: &[String]) -> bool {
+    required.iter().any(|name| name == "all" || name == service.name)
+}
+
+fn check_given(service: &Service, url: String) -> Result<Settled> {
+    let variable = service.variable;
+    let Some(place) = address::of_url(&url, service.default_port) else {
+        return Ok(Settled::Given {
+            url,
+            place: "no host in the URL, so not checked".to_owned(),
+        });
+    };
+    if address::answers(&place) {
+        return Ok(Settled::Given { url, place });
+    }
+    Err(Error::new(format!(
+        "{variable} names {place}, but nobody answers there; \
+         start that server, or unset {variable} to get a private one"
+    )))
+}
+
+/// A server that is there but does not start is an error, required or not: somebody should look at
+/// it.
+fn start(service: &'static Service, source: &Source, keep: bool) -> Result<Settled> {
+    home::remove_stale(service);
+    let name = if keep {
+        format!("kept-{}", id())
+    } else {
+        id().to_string()
+    };
+    let stay = Stay {
+        name,
+        log: service.name.to_owned(),
+        fifo: None,
+        keep,
+    };
+    let mut instance = Instance::start(service, source, stay)?;
+    match instance.wait_until_ready() {
+        Ok(()) => Ok(Settled::Running {
+            how: source.describe(service),
+            instance,
+        }),
+        Err(error) => instance.stop().and(Err(error)),
+    }
+}
+
+fn describe(services: &[(&Service, Settled)]) -> String {
+    let rows: Vec<_> = services
+        .iter()
+        .map(|(service, settled)| {
+            let (how, place) = match settled {
+                Settled::Given { place, .. } => (format!("given by {}", service.variable), place.clone()),
+                Settled::Running { how, instance } => (how.clone(), instance.address()),
+                Settled::NotRun { why } => ("NOT RUN".to_owned(), why.clone()),
+            };
+            vec![service.name.to_owned(), how, place]
+        })
+        .collect();
+    table::render(&["service", "how", "where / why"], &rows)
+}
+
+fn cargo_test(services: &[(&Service, Settled)], extra: &[OsString]) -> Command {
+    let mut skipped = Vec::new();
+    let mut cargo = workspace::cargo();
+    for (service, settled) in services {
+        match settled {
+            Settled::Given { url, .. } => cargo.env(service.variable, url),
+            Settled::Running { instance, .. } => cargo.env(service.variable, instance.url()),
+            Settled::NotRun { .. } => {
+                skipped.push(service.test_path());
+                cargo.env_remove(service.variable)
+            }
+        };
+    }
+    cargo.args(arguments::for_cargo_test(extra, &skipped));
+    cargo
+}
+
+/// Waits for cargo and says at once when a server goes away under the tests.
+fn watch(cargo: &mut Command, services: &mut [(&Service, Settled)]) -> Result<ExitStatus> {
+    let mut child = cargo.spawn().context("cargo test could not be started")?;
+    let mut missed = Vec::new();
+    loop {
+        if let Some(status) = child.try_wait().context("cargo test could not be waited for")? {
+            return Ok(status);
+        }
+        for (service, settled) in services.iter_mut() {
+            let Settled::Running { instance, .. } = settled else {
+                continue;
+            };
+            if let Some(ended) = instance.ended().filter(|_| !missed.contains(&service.name)) {
+                missed.push(service.name);
+                eprintln!("\n{} ended with {ended} while the tests were running", service.name);
+            }
+        }
+        sleep(process::LOOK_AGAIN);
+    }
+}
+
+/// Stops our servers and says what a person has to know; `false` if a server did not last.
+fn finish(services: Vec<(&Service, Settled)>, status: ExitStatus, keep: bool) -> Result<bool> {
+    let mut sound = true;
+    for (service, settled) in services {
+        let name = service.name;
+        match settled {
+            Settled::Given { .. } => {}
+            Settled::Running { mut instance, .. } => {
+                let ended = instance.ended();
+                if let Some(ended) = ended {
+                    sound = false;
+                    eprintln!("\n{name} did not last: it ended with {ended} before the tests did");
+                }
+                if ended.is_some() || !status.success() {
+                    eprintln!("\n{name}: {}", log::tail(&instance.log));
+                }
+                if let Some(home) = instance.home.as_ref().filter(|_| keep) {
+                    eprintln!("{name}: its data is kept in {}", home.display());
+                }
+                instance.stop()?;
+            }
+            Settled::NotRun { why } => eprintln!("NOT RUN  {name}: {why}"),
+        }
+    }
+    Ok(sound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_requires_every_service() {
+        assert!(is_required(SERVICES[0], &["all".to_owned()]));
+        assert!(is_required(SERVICES[0], &["postgres".to_owned()]));
+        assert!(!is_required(SERVICES[0], &[]));
+    }
+}
