@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use steadfast::testing::Point;
 use steadfast::{
     Code, Error, Failure, FailureClass, FailureKind, FingerprintPolicy, Owner, Reply, Scope, Steadfast, StoreFailures,
     Tx,
 };
 
 use super::Db;
-use crate::harness::{Harness, PoolSize, TestDatabase, eventually, fresh};
+use crate::harness::{Harness, TestDatabase, eventually, fresh};
 
 /// Leaves one effect behind and answers with a nonce that no other execution has.
 async fn act(tx: &mut Tx<Db>, tag: &str) -> Result<String, Failure> {
@@ -321,40 +320,32 @@ async fn dropping_the_call_at_any_await_never_half_does_it() {
     harness.assert_effects_match_keys().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_command_whose_handler_has_answered_ends_even_if_nobody_waits() {
     let harness = fresh::<Db>().await;
-    let (settled, dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (say_settled, is_dropped) = (settled.clone(), dropped.clone());
-    let wait_for_the_drop = move |point: Point, _: &steadfast::Key| {
-        if point == Point::BeforeCommit {
-            say_settled.store(true, Ordering::Release);
-            let given_up = Instant::now() + Duration::from_secs(5);
-            while !is_dropped.load(Ordering::Acquire) && Instant::now() < given_up {
-                std::thread::yield_now();
-            }
-        }
-    };
-    let pool = Db::another_pool(&harness, PoolSize::default());
-    let sf = Steadfast::builder(pool)
-        .observer(wait_for_the_drop)
-        .build()
-        .await
-        .unwrap();
-    let mut call = Box::pin(run(&sf, &harness.owner, "k"));
-    let ended = std::future::poll_fn(|cx| {
-        let polled = call.as_mut().poll(cx);
-        if polled.is_pending() && !settled.load(Ordering::Acquire) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(polled.is_ready())
+    let has_answered = AtomicBool::new(false);
+    let mut call = Box::pin(
+        harness
+            .sf
+            .command("effects.make", "k")
+            .owner(&harness.owner)
+            .run(async |tx| {
+                let value = act(tx, "k").await;
+                has_answered.store(true, Ordering::Relaxed);
+                value
+            }),
+    );
+    let ended = std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+        Poll::Pending if !has_answered.load(Ordering::Relaxed) => Poll::Pending,
+        polled => Poll::Ready(polled.is_ready()),
     })
     .await;
-    assert!(!ended, "the caller goes away between settle and commit");
+    assert!(
+        !ended,
+        "the caller goes away when the handler has answered and nothing is settled"
+    );
     drop(call);
-    dropped.store(true, Ordering::Release);
-    eventually("the commit happens all the same", async || harness.effects().await == 1).await;
+    eventually("the command ends all the same", async || harness.effects().await == 1).await;
     harness.assert_effects_match_keys().await;
 }
 
