@@ -150,3 +150,17 @@ async fn replays_side_by_side_do_not_refuse_each_other() {
         assert!(call.await.unwrap().unwrap().replayed);
     }
 }
+
+#[tokio::test]
+async fn a_duplicate_in_this_process_is_answered_without_a_connection() {
+    let harness = Db::create(PoolSize {
+        connections: 1,
+        patience: Duration::from_millis(200),
+    })
+    .await;
+    let held = Held::start(&harness, &harness.sf, true).await;
+    let _reader = harness.sf.pool().try_acquire();
+    let error = ask(&harness, &harness.sf, Conflict::Fail).await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::InFlight, "{error:?}");
+    held.end().await.unwrap();
+}
