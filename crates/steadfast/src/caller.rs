@@ -82,10 +82,16 @@ impl<'c, Db: Database> Caller<'c, Db> {
     /// SF024 if the connection is in no transaction.
     pub async fn audit(self, entry: &AuditEntry) -> Result<()> {
         self.check()?;
-        self.steadfast.store().check_guest(self.conn).await?;
-        let now = self.steadfast.store().open(self.conn).await?.now;
+        self.steadfast
+            .ask("is there a transaction")
+            .check_guest(self.conn)
+            .await?;
+        let now = self.steadfast.ask("open").open(self.conn).await?.now;
         let at = self.steadfast.clock().at(now);
-        self.steadfast.store().append_audit(self.conn, entry, at).await
+        self.steadfast
+            .ask("append to the audit")
+            .append_audit(self.conn, entry, at)
+            .await
     }
 
     fn check(&self) -> Result<()> {
@@ -143,7 +149,7 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
             let claimant = self.wish.claim(self.options)?;
             let Claimant { key, input, options } = &claimant;
 
-            let claim = steadfast.store().claim_key(conn, key).await?;
+            let claim = steadfast.ask("claim the key").claim_key(conn, key).await?;
             let now = steadfast.clock().at(claim.look_up.now);
             if let Some(record) = claim.look_up.record.filter(|record| record.is_live(now)) {
                 let value = read_outcome(&execute::read(&claimant, record)?)?;
@@ -153,7 +159,7 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
                 return Err(execute::in_flight());
             }
             let value = handler(conn).await.map_err(|failure| Error::failed(failure, false))?;
-            steadfast.store().check_guest(conn).await?;
+            steadfast.ask("is there a transaction").check_guest(conn).await?;
             let settlement = Settlement {
                 key,
                 fingerprint: input.fingerprint(),
@@ -162,7 +168,7 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
                 began: claim.began,
                 expires_at: now.after(options.retention),
             };
-            match steadfast.store().settle_key(conn, &settlement).await? {
+            match steadfast.ask("settle the key").settle_key(conn, &settlement).await? {
                 Some(_) => Ok(Reply { value, replayed: false }),
                 None => Err(execute::in_flight()),
             }

@@ -16,7 +16,7 @@ use crate::command::execute;
 use crate::command::{AsyncOnce, Command, CommandOptions, InFlight, Key, Point, Unkeyed};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
-use crate::store::{Database, Guard, Names, Store, migration_script};
+use crate::store::{CommitError, Database, Guard, Names, Store, migration_script};
 use crate::tx::Tx;
 
 /// How long a transaction may sit idle on the server beyond its handler's time limit before the server ends it. Only
@@ -179,13 +179,23 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.store
     }
 
+    /// The store, about to send a statement of this name: tests may crash before it.
+    #[cfg_attr(not(feature = "testing"), allow(unused_variables))]
+    pub(crate) fn ask(&self, statement: &'static str) -> &Db::Store {
+        #[cfg(feature = "testing")]
+        if let Some(observer) = &self.0.observer {
+            observer.asked(statement);
+        }
+        &self.0.store
+    }
+
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.0.in_flight
     }
 
     /// Begins a transaction. Only in a task of its own: see [`Store::begin`].
     pub(crate) async fn begin(&self, time_limit: Duration) -> Result<Tx<Db>> {
-        let conn = self.0.store.begin(time_limit + IDLE_GRACE).await?;
+        let conn = self.ask("begin").begin(time_limit + IDLE_GRACE).await?;
         Ok(Tx::new(self.clone(), conn))
     }
 
@@ -243,6 +253,19 @@ impl<Db: Database> Steadfast<Db> {
     pub async fn drained(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;
+    }
+
+    /// A COMMIT was applied. Fails if a test wants its reply to be lost.
+    #[cfg_attr(not(feature = "testing"), allow(clippy::unused_self, clippy::unnecessary_wraps))]
+    pub(crate) fn commit_applied(&self) -> Result<(), CommitError> {
+        #[cfg(feature = "testing")]
+        if let Some(observer) = &self.0.observer
+            && observer.commit_applied() == crate::testing::CommitReply::IsLost
+        {
+            let error = Error::new(Code::ConnectionLost, "a test lost the reply to COMMIT");
+            return Err(CommitError::Unknown(error));
+        }
+        Ok(())
     }
 
     #[cfg_attr(not(feature = "testing"), allow(unused_variables, clippy::unused_self))]

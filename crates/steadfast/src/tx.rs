@@ -41,6 +41,17 @@ impl<Db: Database> Tx<Db> {
 
     /// The sqlx connection, inside the transaction. Queries run on it; a nested `begin` is a savepoint.
     pub fn db(&mut self) -> &mut Db::Connection {
+        self.ask("tx.db()")
+    }
+
+    /// The connection for a statement of this name: tests may crash before it.
+    pub(crate) fn ask(&mut self, statement: &'static str) -> &mut Db::Connection {
+        self.steadfast.ask(statement);
+        &mut self.conn
+    }
+
+    /// The connection for a store that was asked already.
+    pub(crate) fn conn(&mut self) -> &mut Db::Connection {
         &mut self.conn
     }
 
@@ -61,11 +72,11 @@ impl<Db: Database> Tx<Db> {
             + Send,
     {
         async move {
-            store::begin_savepoint::<Db>(&mut self.conn).await?;
+            store::begin_savepoint::<Db>(self.ask("set a savepoint")).await?;
             let ended = part(self).await;
             match &ended {
-                Ok(_) => store::release_savepoint::<Db>(&mut self.conn).await?,
-                Err(_) => store::rollback_savepoint::<Db>(&mut self.conn).await?,
+                Ok(_) => store::release_savepoint::<Db>(self.ask("release the savepoint")).await?,
+                Err(_) => store::rollback_savepoint::<Db>(self.ask("roll back to the savepoint")).await?,
             }
             ended
         }
@@ -76,7 +87,7 @@ impl<Db: Database> Tx<Db> {
     /// # Errors
     /// If the database refuses it.
     pub async fn audit(&mut self, entry: &AuditEntry) -> Result<()> {
-        let store = self.steadfast.store();
+        let store = self.steadfast.ask("append to the audit");
         store.append_audit(&mut self.conn, entry, self.now).await
     }
 
@@ -114,7 +125,8 @@ impl<Db: Database> Tx<Db> {
 
     pub(crate) async fn commit(&mut self) -> Result<(), store::CommitError> {
         self.check_depth(1).map_err(store::CommitError::Refused)?;
-        self.steadfast.store().commit(&mut self.conn).await?;
+        self.steadfast.ask("commit").commit(&mut self.conn).await?;
+        self.steadfast.commit_applied()?;
         self.is_ended = true;
         Ok(())
     }
@@ -126,7 +138,7 @@ impl<Db: Database> Tx<Db> {
             while store::transaction_depth::<Db>(&self.conn) > 1 {
                 store::rollback_savepoint::<Db>(&mut self.conn).await.ok()?;
             }
-            self.steadfast.store().rollback(&mut self.conn).await.ok()
+            self.steadfast.ask("roll back").rollback(&mut self.conn).await.ok()
         })
         .await;
         self.is_ended = matches!(rolled_back, Ok(Some(())));

@@ -136,7 +136,7 @@ where
             return found.map(Executed::Replayed).ok_or_else(|| in_flight_by(work));
         }
     };
-    if let Some(look_up) = sf.store().glance(&claimant.key).await?
+    if let Some(look_up) = sf.ask("glance at the key").glance(&claimant.key).await?
         && let Some(outcome) = replay(sf, claimant, look_up)?
     {
         return Ok(Executed::Replayed(outcome));
@@ -155,7 +155,7 @@ where
     entered.begin_execution();
     if claimant.options.store_failures.keeps_any() {
         // The place to come back to when a failure is kept and the handler's writes are not.
-        store::begin_savepoint::<Db>(tx.db())
+        store::begin_savepoint::<Db>(tx.ask("set a savepoint"))
             .await
             .map_err(|error| Db::Store::error(error, "setting a savepoint"))?;
     }
@@ -186,7 +186,11 @@ where
     let running = AssertUnwindSafe(handler.run(tx, options)).catch_unwind();
     let handled = match tokio::time::timeout(options.time_limit, running).await {
         Ok(Ok(handled)) => handled,
-        Ok(Err(panic)) => return Err(panicked(panic.as_ref())),
+        Ok(Err(panic)) => {
+            #[cfg(feature = "testing")]
+            let panic = crate::testing::crash_on(panic);
+            return Err(panicked(panic.as_ref()));
+        }
         Err(_) => return Err(timed_out(options.time_limit)),
     };
     telemetry::handler_ran(started.elapsed());
@@ -212,7 +216,7 @@ where
     let (tx, began) = sf
         .spawn_to_begin(async move {
             let mut tx = task.begin(time_limit).await?;
-            let opening = task.store().open(tx.db()).await?;
+            let opening = task.ask("open").open(tx.conn()).await?;
             tx.open(opening.now, opening.is_used)?;
             Ok((tx, opening.began))
         })
@@ -224,7 +228,7 @@ where
             tx.rollback().await;
             return Ok(());
         }
-        task.store().seal(tx.db(), began).await?;
+        task.ask("seal").seal(tx.conn(), began).await?;
         match tx.commit().await {
             Ok(()) => Ok(()),
             Err(CommitError::Refused(error)) => Err(error),
@@ -244,7 +248,7 @@ async fn begin_and_claim<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) 
     let (task, key, time_limit) = (sf.clone(), claimant.key.clone(), claimant.options.time_limit);
     sf.spawn_to_begin(async move {
         let mut tx = task.begin(time_limit).await?;
-        let claim = task.store().claim_key(tx.db(), &key).await?;
+        let claim = task.ask("claim the key").claim_key(tx.conn(), &key).await?;
         tx.open(claim.look_up.now, claim.is_used)?;
         Ok((tx, claim))
     })
@@ -253,7 +257,7 @@ async fn begin_and_claim<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) 
 
 /// Looks for the end of a command outside any transaction.
 pub(super) async fn find<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Option<Outcome>> {
-    replay(sf, claimant, sf.store().look_up(&claimant.key).await?)
+    replay(sf, claimant, sf.ask("look the key up").look_up(&claimant.key).await?)
 }
 
 /// What a record says to this claimant: nothing (absent or expired), its outcome, or that it means another wish.

@@ -80,19 +80,18 @@ impl<Db: Database> Finish<Db> {
             Verdict::Commit(outcome) => {
                 tx.check_depth(if has_savepoint { 2 } else { 1 })?;
                 if has_savepoint {
-                    savepoint::<Db>(store::release_savepoint::<Db>(tx.db()).await)?;
+                    savepoint::<Db>(store::release_savepoint::<Db>(tx.ask("release the savepoint")).await)?;
                 }
                 (outcome, Finished::Committed)
             }
             Verdict::Keep(outcome) => {
                 tx.check_depth(2)?;
-                savepoint::<Db>(store::rollback_savepoint::<Db>(tx.db()).await)?;
+                savepoint::<Db>(store::rollback_savepoint::<Db>(tx.ask("roll back to the savepoint")).await)?;
                 (outcome, Finished::Failed)
             }
             Verdict::Discard => unreachable!("a discarded transaction has nothing to settle"),
         };
-        let store = self.sf.store();
-        store.check_intact()?;
+        self.sf.store().check_intact()?;
         let settlement = Settlement {
             key: &self.claimant.key,
             fingerprint: self.claimant.input.fingerprint(),
@@ -101,7 +100,7 @@ impl<Db: Database> Finish<Db> {
             began: self.began,
             expires_at: tx.timestamp().after(self.claimant.options.retention),
         };
-        let settled = store.settle_key(tx.db(), &settlement).await?;
+        let settled = self.sf.ask("settle the key").settle_key(tx.conn(), &settlement).await?;
         Ok(settled.map(|transaction| (transaction, finished)))
     }
 
@@ -139,7 +138,7 @@ impl<Db: Database> Finish<Db> {
     async fn look_for(&self, transaction: &TransactionId) -> Option<Outcome> {
         loop {
             // Asked first: a transaction that ends between the two questions is then found by the second.
-            let is_running = self.sf.store().is_running(transaction).await;
+            let is_running = self.sf.ask("is it running").is_running(transaction).await;
             match (is_running, find(&self.sf, &self.claimant).await) {
                 (_, Ok(Some(outcome))) => return Some(outcome),
                 (Ok(false), Ok(None)) => return None,

@@ -1,19 +1,49 @@
 //! What tests, and the shop's fault lab, need from the inside.
 
+use std::any::Any;
+
 pub use crate::command::Point;
 
 use crate::command::Key;
 
-/// Sees commands pass their crash points. An observer may kill the process; that is what it is for.
+/// Sees what happens inside, and may stop it there: kill the process, or lose a reply.
 ///
 /// It runs on the command's own task, in the middle of its transaction: whatever it does, the command waits.
 pub trait Observer: Send + Sync + 'static {
-    /// A command has reached a point.
-    fn reached(&self, point: Point, key: &Key);
+    /// A command has reached a point of the corridor.
+    fn reached(&self, _point: Point, _key: &Key) {}
+
+    /// A statement is about to be sent: one of the toolkit's, by its name, or one of the handler's (`tx.db()`).
+    fn asked(&self, _statement: &'static str) {}
+
+    /// The database has applied a COMMIT, and nobody knows yet.
+    fn commit_applied(&self) -> CommitReply {
+        CommitReply::Arrives
+    }
+}
+
+/// What becomes of the reply to a COMMIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitReply {
+    /// It arrives.
+    Arrives,
+    /// It is lost: the toolkit must find out by itself what happened.
+    IsLost,
 }
 
 impl<F: Fn(Point, &Key) + Send + Sync + 'static> Observer for F {
     fn reached(&self, point: Point, key: &Key) {
         self(point, key);
     }
+}
+
+/// The payload of a panic that stands for the death of the process. Nothing catches it on its way.
+struct Crash;
+
+/// Goes on with a panic that is a crash; gives back any other.
+pub(crate) fn crash_on(panic: Box<dyn Any + Send>) -> Box<dyn Any + Send> {
+    if panic.is::<Crash>() {
+        std::panic::resume_unwind(panic);
+    }
+    panic
 }
