@@ -12,7 +12,7 @@ use crate::command::{
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, Database, Settlement, Store};
+use crate::store::{self, Begun, Database, Settlement, Store};
 
 /// Our rows in a transaction that you opened: [`Steadfast::on`].
 ///
@@ -86,11 +86,10 @@ impl<'c, Db: Database> Caller<'c, Db> {
             .ask("is there a transaction")
             .check_guest(self.conn)
             .await?;
-        let now = self.steadfast.ask("open").open(self.conn).await?.now;
-        let at = self.steadfast.clock().at(now);
+        let offset = self.steadfast.clock().ahead();
         self.steadfast
             .ask("append to the audit")
-            .append_audit(self.conn, entry, at)
+            .append_audit(self.conn, entry, offset)
             .await
     }
 
@@ -149,14 +148,14 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
             let claimant = self.wish.claim(self.options)?;
             let Claimant { key, input, options } = &claimant;
 
-            let claim = steadfast.ask("claim the key").claim_key(conn, key).await?;
-            let now = steadfast.clock().at(claim.look_up.now);
-            if let Some(record) = claim.look_up.record.filter(|record| record.is_live(now)) {
-                let value = read_outcome(&execute::read(&claimant, record)?)?;
-                return Ok(Reply { value, replayed: true });
-            }
-            if !claim.is_ours {
-                return Err(execute::in_flight());
+            let offset = steadfast.clock().ahead();
+            match steadfast.ask("claim the key").claim_as_guest(conn, key, offset).await? {
+                Begun::Ours(()) => {}
+                Begun::Ended(record) => {
+                    let value = read_outcome(&execute::read(&claimant, record)?)?;
+                    return Ok(Reply { value, replayed: true });
+                }
+                Begun::InFlight => return Err(execute::in_flight()),
             }
             let value = handler(conn).await.map_err(|failure| Error::failed(failure, false))?;
             steadfast.ask("is there a transaction").check_guest(conn).await?;
@@ -164,13 +163,16 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
                 key,
                 fingerprint: input.fingerprint(),
                 stored: &value_outcome(&value, options.answer_limit)?.store(),
-                now,
-                began: claim.began,
-                expires_at: now.after(options.retention),
+                offset,
+                retention: options.retention,
             };
-            match steadfast.ask("settle the key").settle_key(conn, &settlement).await? {
-                Some(_) => Ok(Reply { value, replayed: false }),
-                None => Err(execute::in_flight()),
+            match steadfast
+                .ask("settle the key")
+                .settle_as_guest(conn, &settlement)
+                .await?
+            {
+                true => Ok(Reply { value, replayed: false }),
+                false => Err(execute::in_flight()),
             }
         }
     }

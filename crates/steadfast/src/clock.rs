@@ -1,7 +1,7 @@
 //! The time of the database, which is the same for all nodes, plus an offset that only tests and labs set.
 //!
-//! A transaction has one instant, taken when it claims its key: expiry is judged by it and retention counted
-//! from it. A worker's wall clock is never asked about a row of PostgreSQL.
+//! Expiry is judged by it when a key is claimed, and retention counted from it when the outcome is stored. A worker's
+//! wall clock is never asked about a row of PostgreSQL.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,6 +29,10 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
+/// How far a clock is ahead of the database's, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offset(pub(crate) i64);
+
 /// How far this process is ahead of the database's time. Zero, unless a test or a lab moves it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
@@ -48,18 +52,42 @@ impl Clock {
 
     /// The time of this clock, given what the database's says.
     pub(crate) fn at(&self, database: Timestamp) -> Timestamp {
-        Timestamp(database.0.saturating_add(self.offset_micros.load(Ordering::Relaxed)))
+        self.ahead().of(database)
     }
 
-    /// The machine's clock: the database's own where the database is a file beside us.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn machine() -> Timestamp {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp(micros(now))
+    /// How far this clock is ahead, for a statement that adds it to the database's time.
+    pub(crate) fn ahead(&self) -> Offset {
+        Offset(self.offset_micros.load(Ordering::Relaxed))
     }
 }
 
-fn micros(duration: Duration) -> i64 {
+impl Offset {
+    pub(crate) fn of(self, database: Timestamp) -> Timestamp {
+        Timestamp(database.0.saturating_add(self.0))
+    }
+
+    /// This clock's time by the machine's: the database's own where the database is a file beside us.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn now(self) -> Timestamp {
+        self.of(machine())
+    }
+}
+
+/// The machine's clock: the database's own where the database is a file beside us.
+#[cfg(feature = "sqlite")]
+pub(crate) fn machine() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(micros(now))
+}
+
+/// Between half and all of `duration`, so that those who failed together do not come back together.
+pub(crate) fn jitter(duration: Duration) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    let share = RandomState::new().hash_one(0) % 512;
+    duration * (512 + share as u32) / 1024
+}
+
+pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 

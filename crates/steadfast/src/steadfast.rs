@@ -16,7 +16,7 @@ use crate::command::execute;
 use crate::command::{AsyncOnce, Command, CommandOptions, InFlight, Key, Point, Unkeyed};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
-use crate::store::{CommitError, Database, Guard, Names, Store, migration_script};
+use crate::store::{Begin, Begun, CommitError, Database, Guard, Names, Store, migration_script};
 use crate::tx::Tx;
 
 /// How long a transaction may sit idle on the server beyond its handler's time limit before the server ends it. Only
@@ -189,14 +189,27 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.store
     }
 
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.0.tasks
+    }
+
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.0.in_flight
     }
 
-    /// Begins a transaction. Only in a task of its own: see [`Store::begin`].
-    pub(crate) async fn begin(&self, time_limit: Duration) -> Result<Tx<Db>> {
-        let conn = self.ask("begin").begin(time_limit + IDLE_GRACE).await?;
-        Ok(Tx::new(self.clone(), conn))
+    /// Begins a transaction, and claims a key in it if there is one.
+    pub(crate) async fn begin(&self, key: Option<&Key>, time_limit: Duration, is_alone: bool) -> Result<Begun<Tx<Db>>> {
+        let begin = Begin {
+            key,
+            offset: self.clock().ahead(),
+            idle_limit: time_limit + IDLE_GRACE,
+            is_alone,
+        };
+        Ok(match self.ask("begin and claim").begin(begin).await? {
+            Begun::Ours(held) => Begun::Ours(Tx::new(self.clone(), held)),
+            Begun::Ended(record) => Begun::Ended(record),
+            Begun::InFlight => Begun::InFlight,
+        })
     }
 
     /// Runs something that begins a transaction to its end, but does not wait for ever: a server that takes connections
@@ -342,6 +355,7 @@ impl<Db: Database> Builder<Db> {
     pub async fn build(&self) -> Result<Steadfast<Db>> {
         let store = self.store()?;
         store.check_tables().await?;
+        store.survey().await?;
         Ok(Steadfast(Arc::new(Inner {
             store,
             clock: self.clock.clone(),

@@ -4,7 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
-use sqlx::pool::PoolConnection;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
@@ -12,7 +13,7 @@ use crate::command::AsyncOnce;
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, Database, Store};
+use crate::store::{self, Database, Settlement, Store, TransactionId};
 
 /// How long a ROLLBACK may take. It is quick, unless something else is running on the connection.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(1);
@@ -20,22 +21,27 @@ const ROLLBACK_LIMIT: Duration = Duration::from_secs(1);
 /// The transaction a handler works in: [`db`](Self::db) is the sqlx connection.
 ///
 /// Only the corridor begins and ends it. What is dropped without an end, by a panic, a time limit or a caller
-/// that went away, is rolled back, and its connection is closed rather than given to the next borrower.
+/// that went away, is rolled back, before anybody else gets its connection.
 pub struct Tx<Db: Database> {
     steadfast: Steadfast<Db>,
-    conn: PoolConnection<Db>,
-    now: Timestamp,
-    /// Whether the connection is in no transaction any more, so that the pool may have it back.
+    /// `None` only while it is dropped.
+    held: Option<<Db::Store as Store<Db>>::Held>,
+    /// When the transaction began, once somebody has asked.
+    began: Option<Timestamp>,
+    /// Whether the transaction has ended, so that others may have the connection.
     is_ended: bool,
+    /// Cancelled when what became of the transaction is no longer ours to decide.
+    ended: CancellationToken,
 }
 
 impl<Db: Database> Tx<Db> {
-    pub(crate) fn new(steadfast: Steadfast<Db>, conn: PoolConnection<Db>) -> Self {
+    pub(crate) fn new(steadfast: Steadfast<Db>, held: <Db::Store as Store<Db>>::Held) -> Self {
         Self {
             steadfast,
-            conn,
-            now: Timestamp(0),
+            held: Some(held),
+            began: None,
             is_ended: false,
+            ended: CancellationToken::new(),
         }
     }
 
@@ -47,17 +53,30 @@ impl<Db: Database> Tx<Db> {
     /// The connection for a statement of this name: tests may crash before it.
     pub(crate) fn ask(&mut self, statement: &'static str) -> &mut Db::Connection {
         self.steadfast.ask(statement);
-        &mut self.conn
+        &mut *held(&mut self.held)
     }
 
-    /// The connection for a store that was asked already.
-    pub(crate) fn conn(&mut self) -> &mut Db::Connection {
-        &mut self.conn
+    /// Tells when the transaction has ended, for those who gave it away.
+    pub(crate) fn ended(&self) -> CancellationToken {
+        self.ended.clone()
     }
 
-    /// The transaction's one instant: the database's time when it began.
-    pub fn now(&self) -> SystemTime {
-        self.now.into()
+    /// The transaction's one instant: the database's time when it began. Asking PostgreSQL for it costs a round trip, once.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn now(&mut self) -> Result<SystemTime> {
+        let began = match self.began {
+            Some(began) => began,
+            None => {
+                self.steadfast
+                    .ask("ask for the time")
+                    .began(held(&mut self.held))
+                    .await?
+            }
+        };
+        self.began = Some(began);
+        Ok(self.steadfast.clock().at(began).into())
     }
 
     /// Runs a part that may fail without failing the whole: on `Err` its writes are undone, and only its.
@@ -88,32 +107,27 @@ impl<Db: Database> Tx<Db> {
     /// If the database refuses it.
     pub async fn audit(&mut self, entry: &AuditEntry) -> Result<()> {
         let store = self.steadfast.ask("append to the audit");
-        store.append_audit(&mut self.conn, entry, self.now).await
+        store
+            .append_audit(&mut *held(&mut self.held), entry, self.steadfast.clock().ahead())
+            .await
     }
 
-    /// Takes the transaction's instant from the first look at it, and refuses one that is not new.
-    ///
-    /// sqlx 0.9 may hand out a connection with somebody's open transaction (its issue 4393). An empty one is
-    /// harmless; one that has written would commit a stranger's rows with ours.
-    pub(crate) fn open(&mut self, now: Timestamp, is_used: bool) -> Result<()> {
-        if is_used {
-            return Err(Error::new(
-                Code::ConnectionLost,
-                "the pool handed out a connection inside a transaction that was left open; it was closed. Somewhere a \
-                 future is dropped while it begins a transaction (sqlx issue 4393)",
-            ));
-        }
-        self.now = self.steadfast.clock().at(now);
-        Ok(())
+    /// Stores the end of the command. `None`: a live record of the same key is there already.
+    pub(crate) async fn settle(&mut self, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
+        self.steadfast
+            .ask("settle the key")
+            .settle(held(&mut self.held), settlement)
+            .await
     }
 
-    pub(crate) fn timestamp(&self) -> Timestamp {
-        self.now
+    /// Makes a transaction without a key ready to commit.
+    pub(crate) async fn seal(&mut self) -> Result<()> {
+        self.steadfast.ask("seal").seal(held(&mut self.held)).await
     }
 
     /// Fails if the handler left a savepoint open: COMMIT would then only release that.
     pub(crate) fn check_depth(&self, expected: usize) -> Result<()> {
-        let depth = store::transaction_depth::<Db>(&self.conn);
+        let depth = self.depth();
         if depth == expected {
             return Ok(());
         }
@@ -123,9 +137,14 @@ impl<Db: Database> Tx<Db> {
         ))
     }
 
+    /// 1: the transaction itself; more: savepoints inside it.
+    fn depth(&self) -> usize {
+        self.held.as_deref().map_or(0, store::transaction_depth::<Db>)
+    }
+
     pub(crate) async fn commit(&mut self) -> Result<(), store::CommitError> {
         self.check_depth(1).map_err(store::CommitError::Refused)?;
-        self.steadfast.ask("commit").commit(&mut self.conn).await?;
+        self.steadfast.ask("commit").commit(held(&mut self.held)).await?;
         self.steadfast.commit_applied()?;
         self.is_ended = true;
         Ok(())
@@ -135,10 +154,14 @@ impl<Db: Database> Tx<Db> {
     /// handler gave up on still runs), is closed.
     pub(crate) async fn rollback(mut self) {
         let rolled_back = tokio::time::timeout(ROLLBACK_LIMIT, async {
-            while store::transaction_depth::<Db>(&self.conn) > 1 {
-                store::rollback_savepoint::<Db>(&mut self.conn).await.ok()?;
+            while self.depth() > 1 {
+                store::rollback_savepoint::<Db>(&mut *held(&mut self.held)).await.ok()?;
             }
-            self.steadfast.ask("roll back").rollback(&mut self.conn).await.ok()
+            self.steadfast
+                .ask("roll back")
+                .rollback(held(&mut self.held))
+                .await
+                .ok()
         })
         .await;
         self.is_ended = matches!(rolled_back, Ok(Some(())));
@@ -147,15 +170,30 @@ impl<Db: Database> Tx<Db> {
 
 impl<Db: Database> Drop for Tx<Db> {
     fn drop(&mut self) {
-        if !self.is_ended {
-            self.steadfast.store().abandon();
-            self.conn.close_on_drop();
+        let ended = self.ended.clone().drop_guard();
+        if self.is_ended {
+            return;
         }
+        // Without a runtime there is nobody to end it in order; dropping closes the connection then.
+        if let (Some(held), Ok(_)) = (self.held.take(), Handle::try_current()) {
+            let abandoned = self.steadfast.store().abandon(held);
+            self.steadfast.tasks().spawn(async move {
+                abandoned.await;
+                drop(ended);
+            });
+        }
+    }
+}
+
+fn held<H>(held: &mut Option<H>) -> &mut H {
+    match held {
+        Some(held) => held,
+        None => unreachable!("a transaction that was dropped is not used"),
     }
 }
 
 impl<Db: Database> fmt::Debug for Tx<Db> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tx").field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("Tx").finish_non_exhaustive()
     }
 }

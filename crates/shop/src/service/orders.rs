@@ -28,7 +28,7 @@ pub(super) async fn place(
         owner: owner.user().to_owned(),
         sku: new.sku,
         quantity: new.quantity,
-        created_at: rfc3339(tx.now()),
+        created_at: rfc3339(tx.now().await?),
     };
     let insert = "
         INSERT INTO orders (id, tenant, owner, sku, quantity, created_at)

@@ -33,7 +33,7 @@ pub(super) async fn make(
         currency: new.currency,
         order_id: new.order_id,
         description: new.description,
-        created_at: rfc3339(tx.now()),
+        created_at: rfc3339(tx.now().await?),
     };
     let insert = "
         INSERT INTO payments (id, tenant, owner, amount, currency, order_id, description, created_at)

@@ -7,6 +7,7 @@
 //! its own, because sqlx 0.9 is not safe to cancel there; so do settling and committing, because from the
 //! moment the handler has answered, the command will end whether or not anybody listens.
 
+use std::any::Any;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -17,11 +18,12 @@ use tracing::Instrument;
 use super::finish::{Finish, Finished};
 use super::in_flight::Work;
 use super::point::Point;
-use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
+use super::{Claimant, CommandOptions, Comparison, Conflict, Key, Outcome, Record};
+use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, CommitError, Database, LookUp, Store};
+use crate::store::{self, Begun, CommitError, Database, Store};
 use crate::telemetry;
 use crate::tx::Tx;
 
@@ -31,6 +33,10 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How often a handler is run again after the database ended its transaction to resolve a conflict. Deadlocks
 /// among a few commands are over by then; what still conflicts is a storm that repeating makes worse.
 const REPEATS_MAX: u32 = 4;
+
+/// How long a caller waits for a transaction that was dropped to be rolled back, before it is told of the panic or the
+/// time limit.
+const DROP_LIMIT: Duration = Duration::from_secs(2);
 
 /// How the corridor was left.
 #[derive(Debug)]
@@ -85,7 +91,7 @@ where
     let ended = async {
         let mut repeats = 0;
         loop {
-            let Blocked { error, by } = match pass(sf, claimant, &mut handler).await {
+            let Blocked { error, by } = match pass(sf, claimant, &mut handler, repeats > 0).await {
                 Ok(executed) => return Ok(executed),
                 Err(blocked) => blocked,
             };
@@ -120,8 +126,13 @@ impl From<Error> for Blocked {
     }
 }
 
-/// One way through the corridor.
-async fn pass<Db, H>(sf: &Steadfast<Db>, claimant: &Claimant, handler: &mut H) -> Result<Executed<H::Answer>, Blocked>
+/// One way through the corridor. A repeated one commits alone: it may have failed for its neighbours.
+async fn pass<Db, H>(
+    sf: &Steadfast<Db>,
+    claimant: &Claimant,
+    handler: &mut H,
+    is_alone: bool,
+) -> Result<Executed<H::Answer>, Blocked>
 where
     Db: Database,
     H: Handler<Db> + Send,
@@ -136,22 +147,18 @@ where
             return found.map(Executed::Replayed).ok_or_else(|| in_flight_by(work));
         }
     };
-    if let Some(look_up) = sf.ask("glance at the key").glance(&claimant.key).await?
-        && let Some(outcome) = replay(sf, claimant, look_up)?
-    {
+    let is_worth_a_look = Db::Store::READS_ARE_CHEAP || sf.in_flight().has_ended_here(&claimant.key);
+    if is_worth_a_look && let Some(outcome) = find(sf, claimant).await? {
         return Ok(Executed::Replayed(outcome));
     }
-    let (mut tx, claim) = begin_and_claim(sf, claimant).await?;
-    match replay(sf, claimant, claim.look_up) {
-        Ok(None) if claim.is_ours => {}
-        other => {
-            tx.rollback().await;
-            return match other? {
-                Some(outcome) => Ok(Executed::Replayed(outcome)),
-                None => Err(in_flight().into()),
-            };
+    let mut tx = match begin(sf, Some(&claimant.key), claimant.options.time_limit, is_alone).await? {
+        Begun::Ours(tx) => tx,
+        Begun::Ended(record) => {
+            entered.has_ended();
+            return Ok(Executed::Replayed(read(claimant, record)?));
         }
-    }
+        Begun::InFlight => return Err(in_flight().into()),
+    };
     entered.begin_execution();
     if claimant.options.store_failures.keeps_any() {
         // The place to come back to when a failure is kept and the handler's writes are not.
@@ -167,7 +174,6 @@ where
         sf: sf.clone(),
         claimant: claimant.clone(),
         entered,
-        began: claim.began,
     };
     match sf.spawn(finish.run(tx, verdict)).await?? {
         Finished::Committed => Ok(Executed::Committed(answer)),
@@ -183,15 +189,19 @@ where
     H: Handler<Db> + Send,
 {
     let started = Instant::now();
+    let ended = tx.ended();
     let running = AssertUnwindSafe(handler.run(tx, options)).catch_unwind();
     let handled = match tokio::time::timeout(options.time_limit, running).await {
         Ok(Ok(handled)) => handled,
-        Ok(Err(panic)) => {
-            #[cfg(feature = "testing")]
-            let panic = crate::testing::crash_on(panic);
-            return Err(panicked(panic.as_ref()));
+        broken => {
+            let error = match broken {
+                Ok(Err(panic)) => panicked(panic),
+                _ => timed_out(options.time_limit),
+            };
+            // It was dropped with the handler. Whoever is told that the key is free should find it so.
+            let _ = tokio::time::timeout(DROP_LIMIT, ended.cancelled()).await;
+            return Err(error);
         }
-        Err(_) => return Err(timed_out(options.time_limit)),
     };
     telemetry::handler_ran(started.elapsed());
     let Some(tx) = handled.tx else {
@@ -212,23 +222,16 @@ where
     Db: Database,
     H: Handler<Db> + Send,
 {
-    let (task, time_limit) = (sf.clone(), options.time_limit);
-    let (tx, began) = sf
-        .spawn_to_begin(async move {
-            let mut tx = task.begin(time_limit).await?;
-            let opening = task.ask("open").open(tx.conn()).await?;
-            tx.open(opening.now, opening.is_used)?;
-            Ok((tx, opening.began))
-        })
-        .await?;
+    let Begun::Ours(tx) = begin(sf, None, options.time_limit, false).await? else {
+        unreachable!("what claims nothing finds nothing")
+    };
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
-    let task = sf.clone();
     sf.spawn(async move {
         if !matches!(verdict, Verdict::Commit(_)) {
             tx.rollback().await;
             return Ok(());
         }
-        task.ask("seal").seal(tx.conn(), began).await?;
+        tx.seal().await?;
         match tx.commit().await {
             Ok(()) => Ok(()),
             Err(CommitError::Refused(error)) => Err(error),
@@ -243,32 +246,30 @@ where
     Ok(answer)
 }
 
-/// Begins and claims where nobody can cancel it.
-async fn begin_and_claim<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<(Tx<Db>, store::Claim)> {
-    let (task, key, time_limit) = (sf.clone(), claimant.key.clone(), claimant.options.time_limit);
-    sf.spawn_to_begin(async move {
-        let mut tx = task.begin(time_limit).await?;
-        let claim = task.ask("claim the key").claim_key(tx.conn(), &key).await?;
-        tx.open(claim.look_up.now, claim.is_used)?;
-        Ok((tx, claim))
-    })
-    .await
+/// Begins and claims, where nobody can cancel it if that is not safe.
+async fn begin<Db: Database>(
+    sf: &Steadfast<Db>,
+    key: Option<&Key>,
+    time_limit: Duration,
+    is_alone: bool,
+) -> Result<Begun<Tx<Db>>> {
+    if Db::Store::BEGIN_IS_CANCEL_SAFE {
+        return sf.begin(key, time_limit, is_alone).await;
+    }
+    let (task, key) = (sf.clone(), key.cloned());
+    sf.spawn_to_begin(async move { task.begin(key.as_ref(), time_limit, is_alone).await })
+        .await
 }
 
 /// Looks for the end of a command outside any transaction.
 pub(super) async fn find<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Option<Outcome>> {
-    replay(sf, claimant, sf.ask("look the key up").look_up(&claimant.key).await?)
-}
-
-/// What a record says to this claimant: nothing (absent or expired), its outcome, or that it means another wish.
-fn replay<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant, look_up: LookUp) -> Result<Option<Outcome>> {
+    let look_up = sf.ask("look the key up").look_up(&claimant.key).await?;
     let now = sf.clock().at(look_up.now);
-    let Some(record) = look_up.record.filter(|record| record.is_live(now)) else {
-        return Ok(None);
-    };
-    read(claimant, record).map(Some)
+    let record = look_up.record.filter(|record| record.is_live(now));
+    record.map(|record| read(claimant, record)).transpose()
 }
 
+/// What a live record says to this claimant: its outcome, or that it means another wish.
 pub(crate) fn read(claimant: &Claimant, record: Record) -> Result<Outcome> {
     match claimant.input.compare(&record.fingerprint) {
         Comparison::Same => record.stored.read(),
@@ -327,13 +328,6 @@ pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
     }
 }
 
-/// Between half and all of `duration`, so that those who failed together do not come back together.
-pub(super) fn jitter(duration: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    let share = RandomState::new().hash_one(0) % 512;
-    duration * (512 + share as u32) / 1024
-}
-
 pub(crate) fn in_flight() -> Error {
     Error::new(
         Code::InFlight,
@@ -348,8 +342,10 @@ fn in_flight_by(work: Work) -> Blocked {
     }
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    telemetry::panicked(panic);
+fn panicked(panic: Box<dyn Any + Send>) -> Error {
+    #[cfg(feature = "testing")]
+    let panic = crate::testing::crash_on(panic);
+    telemetry::panicked(panic.as_ref());
     Error::new(
         Code::HandlerPanicked,
         "the handler panicked; everything was rolled back and the key is free",

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::execute::{Verdict, find, in_flight, jitter};
+use super::execute::{Verdict, find, in_flight};
 use super::in_flight::Entered;
 use super::point::Point;
 use super::{Claimant, Outcome};
-use crate::clock::Timestamp;
+use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
 use crate::steadfast::Steadfast;
 use crate::store::{self, CommitError, Database, Settlement, Store, TransactionId};
@@ -24,9 +24,7 @@ pub(super) struct Finish<Db: Database> {
     pub(super) sf: Steadfast<Db>,
     pub(super) claimant: Claimant,
     /// Held until the transaction has ended, so that a duplicate in this process waits for the real end.
-    #[allow(dead_code, reason = "held for its Drop")]
     pub(super) entered: Entered,
-    pub(super) began: Timestamp,
 }
 
 pub(super) enum Finished {
@@ -62,6 +60,7 @@ impl<Db: Database> Finish<Db> {
         self.sf.observe(Point::BeforeCommit, &self.claimant.key);
         match tx.commit().await {
             Ok(()) => {
+                self.entered.has_ended();
                 self.sf.observe(Point::AfterCommit, &self.claimant.key);
                 Ok(finished)
             }
@@ -96,11 +95,10 @@ impl<Db: Database> Finish<Db> {
             key: &self.claimant.key,
             fingerprint: self.claimant.input.fingerprint(),
             stored: &outcome.store(),
-            now: tx.timestamp(),
-            began: self.began,
-            expires_at: tx.timestamp().after(self.claimant.options.retention),
+            offset: self.sf.clock().ahead(),
+            retention: self.claimant.options.retention,
         };
-        let settled = self.sf.ask("settle the key").settle_key(tx.conn(), &settlement).await?;
+        let settled = tx.settle(&settlement).await?;
         Ok(settled.map(|transaction| (transaction, finished)))
     }
 

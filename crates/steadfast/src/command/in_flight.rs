@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -17,10 +17,26 @@ use super::key::{Key, KeyHash};
 /// this a storm of duplicates is told to come back later instead of being collected here.
 const WAITERS_MAX: usize = 64;
 
+/// How many keys are remembered that ended in this process; half a mebibyte of memory.
+const RECENT_MAX: usize = 65_536;
+
 #[derive(Clone)]
 pub(crate) struct InFlight {
     keys: Arc<Mutex<HashMap<KeyHash, Work>>>,
     pub(crate) waiters: Arc<Semaphore>,
+    recent: Arc<Recent>,
+}
+
+/// Keys that ended here lately: a retry usually comes back to the process that knows the answer, and then one look is
+/// cheaper than beginning a transaction. A hint and no more; a later key takes the place of an earlier one.
+struct Recent(Box<[AtomicU64]>);
+
+impl Recent {
+    fn place(&self, hash: &KeyHash) -> (&AtomicU64, u64) {
+        let [a, b, c, d, e, f, g, h, ..] = *hash;
+        let number = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        (&self.0[number as usize % self.0.len()], number)
+    }
 }
 
 /// Somebody's work on a key, as others see it.
@@ -35,7 +51,14 @@ impl InFlight {
         Self {
             keys: Arc::default(),
             waiters: Arc::new(Semaphore::new(WAITERS_MAX)),
+            recent: Arc::new(Recent((0..RECENT_MAX).map(|_| AtomicU64::new(0)).collect())),
         }
+    }
+
+    /// Whether this process lately saw the key end, so that looking for its answer is worth a statement.
+    pub(crate) fn has_ended_here(&self, key: &Key) -> bool {
+        let (place, number) = self.recent.place(&key.hash);
+        place.load(Ordering::Relaxed) == number
     }
 
     /// Takes the key for as long as the guard lives, or says who has it.
@@ -82,6 +105,12 @@ impl Entered {
     /// The key is claimed: from here on a duplicate is refused without asking the database.
     pub(crate) fn begin_execution(&self) {
         self.work.is_executing.store(true, Ordering::Release);
+    }
+
+    /// The key's answer is stored: the next one who brings it should look first.
+    pub(crate) fn has_ended(&self) {
+        let (place, number) = self.in_flight.recent.place(&self.hash);
+        place.store(number, Ordering::Relaxed);
     }
 }
 

@@ -12,18 +12,18 @@ mod postgres;
 mod sqlite;
 
 use std::future::Future;
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Pool;
-use sqlx::pool::PoolConnection;
 use sqlx_core::transaction::TransactionManager;
 
 pub(crate) use migrate::{Migration, script as migration_script};
 pub(crate) use names::Names;
 
 use crate::audit::AuditEntry;
-use crate::clock::Timestamp;
+use crate::clock::{Offset, Timestamp};
 use crate::command::{Fingerprint, Key, Record, Stored};
 use crate::error::{Code, Error, Result};
 
@@ -79,41 +79,60 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
 
     // Transactions.
 
-    /// Begins a write transaction on a connection that is in none.
-    ///
-    /// Must not be cancelled: sqlx 0.9 may give a connection with an open transaction back to the pool then.
-    fn begin(&self, idle_limit: Duration) -> impl Future<Output = Result<PoolConnection<Db>>> + Send;
-    /// Looks at a transaction that has no key to claim.
-    fn open(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<Opening>> + Send;
-    /// Fails if a caller's own connection is in no transaction after all: SQLite may have ended it by itself.
-    fn check_guest(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<()>> + Send;
-    /// Fails if the last transaction of [`begin`](Store::begin) is known to be gone; costs nothing.
+    /// Whether looking at a key costs a first execution next to nothing, so that every command does it before it begins.
+    const READS_ARE_CHEAP: bool;
+    /// Whether a `begin` may be dropped halfway. On PostgreSQL sqlx 0.9 may then give a connection with an open
+    /// transaction back to the pool, so it runs in a task of its own there.
+    const BEGIN_IS_CANCEL_SAFE: bool;
+    /// The connection of a transaction, for as long as it is open.
+    type Held: DerefMut<Target = Db::Connection> + Send + 'static;
+
+    /// Begins a write transaction, and claims a key in it if there is one.
+    fn begin(&self, begin: Begin<'_>) -> impl Future<Output = Result<Begun<Self::Held>>> + Send;
+    /// When the transaction began.
+    fn began(&self, held: &mut Self::Held) -> impl Future<Output = Result<Timestamp>> + Send;
+    /// Fails if the transaction is known to be gone; costs nothing.
     fn check_intact(&self) -> Result<()>;
-    /// Fails if the transaction is no longer able to commit, which COMMIT itself does not always say.
-    fn seal(&self, conn: &mut Db::Connection, began: Timestamp) -> impl Future<Output = Result<()>> + Send;
+    /// Stores the end of a command in its transaction, which is then ready to commit. `None`: a live record of the same
+    /// key is there already.
+    fn settle(
+        &self,
+        held: &mut Self::Held,
+        settlement: &Settlement<'_>,
+    ) -> impl Future<Output = Result<Option<TransactionId>>> + Send;
+    /// Makes a transaction without a key ready to commit: fails if it no longer can, which COMMIT does not always say.
+    fn seal(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
     /// Commits. The only place that does.
-    fn commit(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<(), CommitError>> + Send;
+    fn commit(&self, held: &mut Self::Held) -> impl Future<Output = Result<(), CommitError>> + Send;
     /// Rolls back.
-    fn rollback(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<()>> + Send;
-    /// Stops what a transaction is doing that nobody waits for any more; its connection is about to be closed.
-    fn abandon(&self);
+    fn rollback(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
+    /// Rolls back a transaction that was dropped in the middle, and stops what it is doing.
+    fn abandon(&self, held: Self::Held) -> impl Future<Output = ()> + Send + 'static;
     /// Whether that transaction may still commit.
     fn is_running(&self, transaction: &TransactionId) -> impl Future<Output = Result<bool>> + Send;
 
     // Keys.
 
-    /// Looks whether a key has ended, where looking is cheaper than beginning.
-    fn glance(&self, key: &Key) -> impl Future<Output = Result<Option<LookUp>>> + Send;
     /// Reads a key's record outside any transaction.
     fn look_up(&self, key: &Key) -> impl Future<Output = Result<LookUp>> + Send;
-    /// Makes a key this transaction's to do, or finds what is in the way.
-    fn claim_key(&self, conn: &mut Db::Connection, key: &Key) -> impl Future<Output = Result<Claim>> + Send;
-    /// Stores the end of a command with its key. `None`: a live record of the same key is there already.
-    fn settle_key(
+
+    // The caller's own transaction.
+
+    /// Fails if the connection is in no transaction after all: SQLite may have ended it by itself.
+    fn check_guest(&self, conn: &mut Db::Connection) -> impl Future<Output = Result<()>> + Send;
+    /// Claims a key in the caller's transaction.
+    fn claim_as_guest(
+        &self,
+        conn: &mut Db::Connection,
+        key: &Key,
+        offset: Offset,
+    ) -> impl Future<Output = Result<Begun<()>>> + Send;
+    /// Stores the end of a command in the caller's transaction. False: a live record of the same key is there already.
+    fn settle_as_guest(
         &self,
         conn: &mut Db::Connection,
         settlement: &Settlement<'_>,
-    ) -> impl Future<Output = Result<Option<TransactionId>>> + Send;
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     // Audit.
 
@@ -122,7 +141,7 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
         &self,
         conn: &mut Db::Connection,
         entry: &AuditEntry,
-        at: Timestamp,
+        offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
 
     // Migrations.
@@ -135,6 +154,8 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn check_tables(&self) -> impl Future<Output = Result<()>> + Send {
         async { migrate::check_version(self.schema_version().await?, Self::MIGRATIONS, self.names().name()) }
     }
+    /// Looks at what the user's own tables demand of us.
+    fn survey(&self) -> impl Future<Output = Result<()>> + Send;
     /// The same for a process that runs already: newer tables are fine then, since migrations only ever add.
     fn check_tables_suffice(&self) -> impl Future<Output = Result<()>> + Send {
         async {
@@ -165,14 +186,27 @@ pub(crate) struct Guard {
     directory: Option<tempfile::TempDir>,
 }
 
-/// What a transaction without a key looks like from inside.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
-    pub(crate) now: Timestamp,
-    /// When the transaction began, by which its end knows that it is still the same one.
-    pub(crate) began: Timestamp,
-    /// Whether something was written in it already.
-    pub(crate) is_used: bool,
+/// How a transaction is to begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Begin<'a> {
+    /// What it claims.
+    pub(crate) key: Option<&'a Key>,
+    pub(crate) offset: Offset,
+    /// How long the transaction may sit idle before the database ends it.
+    pub(crate) idle_limit: Duration,
+    /// Whether it must not share its COMMIT with others.
+    pub(crate) is_alone: bool,
+}
+
+/// What beginning and claiming came to.
+#[derive(Debug)]
+pub(crate) enum Begun<H> {
+    /// The transaction is open, and the key (if there is one) is its to do.
+    Ours(H),
+    /// The command has ended before, and its record is alive. No transaction is open.
+    Ended(Record),
+    /// Another transaction is working on the key right now. No transaction is open.
+    InFlight,
 }
 
 /// A key's record and the time it was read at.
@@ -182,26 +216,13 @@ pub(crate) struct LookUp {
     pub(crate) record: Option<Record>,
 }
 
-/// What claiming a key found.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    pub(crate) look_up: LookUp,
-    /// When the transaction began, by which its end knows that it is still the same one.
-    pub(crate) began: Timestamp,
-    /// Whether something was written in the transaction before.
-    pub(crate) is_used: bool,
-    /// False: another transaction is working on the key right now.
-    pub(crate) is_ours: bool,
-}
-
 /// What is written when a command ends.
 pub(crate) struct Settlement<'a> {
     pub(crate) key: &'a Key,
     pub(crate) fingerprint: &'a Fingerprint,
     pub(crate) stored: &'a Stored,
-    pub(crate) now: Timestamp,
-    pub(crate) began: Timestamp,
-    pub(crate) expires_at: Timestamp,
+    pub(crate) offset: Offset,
+    pub(crate) retention: Duration,
 }
 
 /// The database's name for a transaction, where it has one.
@@ -209,6 +230,7 @@ pub(crate) struct Settlement<'a> {
 pub(crate) struct TransactionId(pub(crate) Option<String>);
 
 /// How a COMMIT can fail.
+#[derive(Debug)]
 pub(crate) enum CommitError {
     /// The database said no: nothing was committed.
     Refused(Error),

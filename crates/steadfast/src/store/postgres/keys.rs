@@ -1,65 +1,82 @@
-//! Keys on PostgreSQL: two statements in the transaction of a command, one for a look from outside.
+//! Keys on PostgreSQL: the claim rides in the message that begins the transaction, one statement stores the outcome, and
+//! one looks from outside.
+
+use std::fmt::Write;
 
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, PgPool, Row};
+use sqlx::{PgConnection, PgExecutor, PgPool, Row};
 
 use super::super::names::lock_number;
-use super::{Claim, LookUp, Names, Opening, PostgresStore, Settlement, Store, TransactionId};
-use crate::clock::Timestamp;
+use super::{Begun, LookUp, Names, PostgresStore, Settlement, Store, TransactionId};
+use crate::clock::{Offset, Timestamp, micros};
 use crate::command::{Fingerprint, Key, Record, Stored};
 use crate::error::{Code, Error, Result};
 
-/// Looks at a transaction that has no key to claim.
-pub(super) async fn open(conn: &mut PgConnection) -> Result<Opening> {
-    let statement = "
-        SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
-               (extract(epoch FROM now()) * 1000000)::bigint             AS began,
-               pg_current_xact_id_if_assigned() IS NOT NULL              AS is_used";
-    let row = sqlx::query(statement)
-        .fetch_one(conn)
-        .await
-        .map_err(|error| PostgresStore::error(error, "opening the transaction"))?;
-    Ok(Opening {
-        now: Timestamp(get(&row, "now")?),
-        began: Timestamp(get(&row, "began")?),
-        is_used: get(&row, "is_used")?,
-    })
+/// What `steadfast.claim` says by the SQLSTATE of its error, since a message that begins has no other answer.
+pub(super) const ENDED: &str = "SFC02";
+pub(super) const IN_FLIGHT: &str = "SFC03";
+
+/// The call that claims a key, as text: only digits and hexadecimal digits are put into it.
+pub(super) fn claim_call(names: &Names, key: Option<&Key>, offset: Offset) -> String {
+    let mut call = format!("{}.claim(", names.quoted());
+    // Writing to a string does not fail.
+    let _ = match key {
+        Some(key) => {
+            call.push_str("'\\x");
+            for byte in key.hash {
+                let _ = write!(call, "{byte:02x}");
+            }
+            write!(call, "', {}, {}", lock_of(names, key), offset.0)
+        }
+        None => write!(call, "NULL, NULL, {}", offset.0),
+    };
+    call
 }
 
-/// Takes the key's lock and looks at its record in one round trip.
+/// The advisory lock that stands for a key. Two keys may share one: then one of them is told to come back, never more.
+fn lock_of(names: &Names, key: &Key) -> i64 {
+    lock_number(&key.hash) ^ names.lock_salt
+}
+
+/// Claims a key in the caller's transaction, in one statement.
 ///
-/// The statement's snapshot is older than its lock: a duplicate that commits in between is not seen here. The
-/// settle's primary key sees it.
-pub(super) async fn claim(conn: &mut PgConnection, names: &Names, key: &Key) -> Result<Claim> {
+/// Its snapshot is older than its lock: a duplicate that commits in between is not seen here. The settle's primary
+/// key sees it.
+pub(super) async fn claim_as_guest(
+    conn: &mut PgConnection,
+    names: &Names,
+    key: &Key,
+    offset: Offset,
+) -> Result<Begun<()>> {
     let statement = names.sql(
         "
-        SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
-               (extract(epoch FROM now()) * 1000000)::bigint             AS began,
-               pg_current_xact_id_if_assigned() IS NOT NULL              AS is_used,
-               pg_try_advisory_xact_lock($2)                             AS is_ours,
-               (extract(epoch FROM k.expires_at) * 1000000)::bigint      AS expires_at,
+        SELECT pg_try_advisory_xact_lock($2)                                              AS is_ours,
+               set_config('sf.transaction', 'open', true)                                 AS opened,
+               k.expires_at > clock_timestamp() + $3 * interval '1 microsecond'           AS is_live,
+               (extract(epoch FROM k.expires_at) * 1000000)::bigint                       AS expires_at,
                k.fingerprint, k.state, k.status, k.headers, k.body, k.format
         FROM (SELECT 1) AS one
         LEFT JOIN steadfast.keys AS k ON k.hash = $1",
     );
     let row = sqlx::query(statement)
         .bind(&key.hash[..])
-        .bind(lock_number(&key.hash) ^ names.lock_salt)
+        .bind(lock_of(names, key))
+        .bind(offset.0)
         .fetch_one(conn)
         .await
         .map_err(|error| PostgresStore::error(error, "claiming the key"))?;
-    Ok(Claim {
-        look_up: read_look_up(&row)?,
-        began: Timestamp(get(&row, "began")?),
-        is_used: get(&row, "is_used")?,
-        is_ours: get(&row, "is_ours")?,
-    })
+    let is_live: Option<bool> = get(&row, "is_live")?;
+    match read_record(&row)?.filter(|_| is_live == Some(true)) {
+        Some(record) => Ok(Begun::Ended(record)),
+        None if get(&row, "is_ours")? => Ok(Begun::Ours(())),
+        None => Ok(Begun::InFlight),
+    }
 }
 
 /// Writes the key with its outcome, once, at the end. An expired record of the same key makes room.
 ///
-/// It compares when the transaction began: had the handler ended it, the key would be stored in another one
-/// than the business rows.
+/// It asks whether the transaction is the one that claimed the key: had the handler ended that, the key would be
+/// stored in another one than the business rows.
 pub(super) async fn settle(
     conn: &mut PgConnection,
     names: &Names,
@@ -70,10 +87,9 @@ pub(super) async fn settle(
         INSERT INTO steadfast.keys AS k
                (hash, scope, tenant, owner, operation, value, fingerprint,
                 state, status, headers, body, format, created_at, expires_at)
-        SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
-               timestamptz 'epoch' + $13 * interval '1 microsecond',
-               timestamptz 'epoch' + $14 * interval '1 microsecond'
-        WHERE (extract(epoch FROM now()) * 1000000)::bigint = $15
+        SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, now.at, now.at + $14 * interval '1 microsecond'
+        FROM (SELECT clock_timestamp() + $13 * interval '1 microsecond' AS at) AS now
+        WHERE current_setting('sf.transaction', true) = 'open'
         ON CONFLICT ON CONSTRAINT keys_one_outcome DO UPDATE
         SET fingerprint = excluded.fingerprint,
             state       = excluded.state,
@@ -100,25 +116,24 @@ pub(super) async fn settle(
         .bind(&stored.headers)
         .bind(&stored.body)
         .bind(stored.format)
-        .bind(settlement.now.0)
-        .bind(settlement.expires_at.0)
-        .bind(settlement.began.0)
+        .bind(settlement.offset.0)
+        .bind(micros(settlement.retention))
         .fetch_optional(&mut *conn)
         .await
         .map_err(|error| PostgresStore::error(error, "storing the outcome with its key"))?;
     match row {
         Some(row) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
-        None => check_same(conn, settlement.began).await.map(|()| None),
+        None => check_same(conn).await.map(|()| None),
     }
 }
 
-/// Fails if this is not the transaction that began then, because the handler has ended that one.
-pub(super) async fn check_same(conn: &mut PgConnection, began: Timestamp) -> Result<()> {
-    let now_began: i64 = sqlx::query_scalar("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
+/// Fails if this is not the transaction that was begun for the handler, because the handler has ended that one.
+pub(super) async fn check_same(conn: &mut PgConnection) -> Result<()> {
+    let is_open: bool = sqlx::query_scalar("SELECT coalesce(current_setting('sf.transaction', true), '') = 'open'")
         .fetch_one(conn)
         .await
         .map_err(|error| PostgresStore::error(error, "ending the transaction"))?;
-    if Timestamp(now_began) == began {
+    if is_open {
         return Ok(());
     }
     Err(Error::new(
@@ -128,8 +143,17 @@ pub(super) async fn check_same(conn: &mut PgConnection, began: Timestamp) -> Res
     ))
 }
 
+/// When the transaction began, which is what `now()` says as long as it lasts.
+pub(super) async fn began(conn: &mut PgConnection) -> Result<Timestamp> {
+    sqlx::query_scalar("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
+        .fetch_one(conn)
+        .await
+        .map(Timestamp)
+        .map_err(|error| PostgresStore::error(error, "asking for the time"))
+}
+
 /// The record of a key, read outside any transaction.
-pub(super) async fn look_up(pool: &PgPool, names: &Names, key: &Key) -> Result<LookUp> {
+pub(super) async fn look_up<'e>(executor: impl PgExecutor<'e>, names: &Names, key: &Key) -> Result<LookUp> {
     let statement = names.sql(
         "
         SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
@@ -140,7 +164,7 @@ pub(super) async fn look_up(pool: &PgPool, names: &Names, key: &Key) -> Result<L
     );
     let row = sqlx::query(statement)
         .bind(&key.hash[..])
-        .fetch_one(pool)
+        .fetch_one(executor)
         .await
         .map_err(|error| PostgresStore::error(error, "looking a key up"))?;
     read_look_up(&row)

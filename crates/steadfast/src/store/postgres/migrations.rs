@@ -1,10 +1,8 @@
 //! Our tables on PostgreSQL: a schema of our own with a migration table of its own.
 
-use std::time::Duration;
+use sqlx::{PgPool, Postgres, SqlStr};
 
-use sqlx::PgPool;
-
-use super::{CommitError, Migration, Names, PostgresStore, Store};
+use super::{CommitError, Migration, Names, PostgresStore, Store, begin_transaction};
 use crate::error::Result;
 
 pub(super) const ALL: &[Migration] = &[
@@ -17,6 +15,11 @@ pub(super) const ALL: &[Migration] = &[
         version: 2,
         name: "audit",
         sql: include_str!("migrations/0002_audit.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "claim",
+        sql: include_str!("migrations/0003_claim.sql"),
     },
 ];
 
@@ -31,8 +34,8 @@ CREATE TABLE IF NOT EXISTS steadfast.migrations (
 
 pub(super) const RECORD: &str = "INSERT INTO steadfast.migrations (version, name) VALUES ($1, $2)";
 
-/// How long a migration may sit idle. It is our own code, so only a dead client does.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// A migration is our own code, so only a dead client sits idle in it.
+const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '60s'";
 
 /// The last migration that ran; `None` if there is no migration table.
 pub(super) async fn version(pool: &PgPool, names: &Names) -> Result<Option<i64>> {
@@ -53,7 +56,10 @@ pub(super) async fn version(pool: &PgPool, names: &Names) -> Result<Option<i64>>
 /// Runs what is missing in one transaction, under a lock that ends with it: two deployments at once are one.
 pub(super) async fn run(store: &PostgresStore) -> Result<usize> {
     let fail = |error| PostgresStore::error(error, "running the migrations");
-    let mut conn = store.begin(IDLE_LIMIT).await?;
+    let mut conn = store.acquire().await?;
+    begin_transaction::<Postgres>(&mut conn, SqlStr::from_static(BEGIN))
+        .await
+        .map_err(fail)?;
     // Should anything below fail, the transaction is open: such a connection must not be borrowed again.
     conn.close_on_drop();
     sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")

@@ -7,6 +7,7 @@ mod audit;
 mod keys;
 mod migrations;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +17,11 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr};
 use tokio::sync::OnceCell;
 
 use super::{
-    Claim, CommitError, Guard, LookUp, Migration, Names, Opening, Settlement, Store, TransactionId, begin_transaction,
+    Begin, Begun, CommitError, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId, begin_transaction,
     classify_common, commit_transaction, rollback_transaction,
 };
 use crate::audit::AuditEntry;
-use crate::clock::Timestamp;
+use crate::clock::{Offset, Timestamp};
 use crate::command::Key;
 use crate::error::{Code, Error, Result};
 
@@ -31,8 +32,11 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a server may take to answer COMMIT before its connection is given up and another one is asked.
 const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a transaction that was dropped may take to roll back before its connection is closed under it.
+const ABANDON_LIMIT: Duration = Duration::from_secs(1);
+
 /// Makes the server look once a second, also in the middle of a statement, whether its client is still there.
-const WATCH_CLIENT: &str = "; SET LOCAL client_connection_check_interval = 1000";
+const WATCH_CLIENT_MILLIS: u32 = 1000;
 
 pub struct PostgresStore {
     pool: PgPool,
@@ -44,7 +48,8 @@ pub struct PostgresStore {
 impl PostgresStore {
     /// Tries the setting until a server has taken or refused it: version 13 does not know it, some systems cannot do it.
     async fn watches_clients(&self, conn: &mut PgConnection) -> bool {
-        let ask = async || match sqlx::query("SELECT set_config('client_connection_check_interval', '1000', true)")
+        let ask = async || match sqlx::query("SELECT set_config('client_connection_check_interval', $1, true)")
+            .bind(WATCH_CLIENT_MILLIS.to_string())
             .execute(conn)
             .await
         {
@@ -55,6 +60,27 @@ impl PostgresStore {
             Err(error) => Err(error),
         };
         *self.watches_clients.get_or_try_init(ask).await.unwrap_or(&false)
+    }
+
+    async fn acquire(&self) -> Result<PoolConnection<Postgres>> {
+        self.pool
+            .acquire()
+            .await
+            .map_err(|error| Self::acquire_error(&self.pool, error))
+    }
+
+    /// Begins, claims, and has the server end a transaction whose client has gone silent, or has closed its connection in
+    /// the middle of a statement; without that, a key stays claimed for as long as the statement runs. One message
+    /// carries all of it, so the texts in it are ours and the rest is digits.
+    async fn begin_statement(&self, conn: &mut PgConnection, begin: &Begin<'_>) -> String {
+        let claim = keys::claim_call(&self.names, begin.key, begin.offset);
+        let idle_limit = begin.idle_limit.as_millis().min(i32::MAX as u128);
+        let watch = if self.watches_clients(conn).await {
+            WATCH_CLIENT_MILLIS
+        } else {
+            0
+        };
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {claim}, {idle_limit}, {watch})")
     }
 
     /// An error of taking a connection: sqlx goes on trying to connect until the time is over, and then says only that.
@@ -73,6 +99,16 @@ impl PostgresStore {
     fn fail(what: &str) -> impl FnOnce(sqlx::Error) -> Error + '_ {
         move |error| Self::error(error, what)
     }
+}
+
+/// Ends a transaction that was refused by an error of ours while it began, which sqlx does not know of. A connection that
+/// cannot do that is closed.
+async fn end_refused(conn: &mut PoolConnection<Postgres>) -> Result<()> {
+    let ended = sqlx::raw_sql("ROLLBACK").execute(&mut **conn).await;
+    ended.map(drop).map_err(|error| {
+        conn.close_on_drop();
+        PostgresStore::error(error, "ending a transaction")
+    })
 }
 
 impl Store<Postgres> for PostgresStore {
@@ -113,47 +149,50 @@ impl Store<Postgres> for PostgresStore {
             .map_err(Self::fail("asking PostgreSQL whether it is there"))
     }
 
-    async fn begin(&self, idle_limit: Duration) -> Result<PoolConnection<Postgres>> {
-        // The server ends a transaction whose client has gone silent, or has closed its connection in the middle of a
-        // statement; without that, a key stays claimed for as long as the statement runs. One message carries all of
-        // it, and digits are the only thing put into the text.
-        let idle_limit = i32::try_from(idle_limit.as_millis()).unwrap_or(i32::MAX);
-        let mut statement = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = {idle_limit}"
-        );
+    // A look costs a round trip; the claim looks in the one that begins.
+    const READS_ARE_CHEAP: bool = false;
+    const BEGIN_IS_CANCEL_SAFE: bool = false;
+    type Held = PoolConnection<Postgres>;
+
+    async fn begin(&self, begin: Begin<'_>) -> Result<Begun<PoolConnection<Postgres>>> {
         let mut stale_connections_left = self.pool.options().get_max_connections();
         loop {
-            let mut conn = self
-                .pool
-                .acquire()
-                .await
-                .map_err(|error| Self::acquire_error(&self.pool, error))?;
-            if self.watches_clients(&mut conn).await && !statement.ends_with(WATCH_CLIENT) {
-                statement.push_str(WATCH_CLIENT);
-            }
-            let begun = begin_transaction::<Postgres>(&mut conn, AssertSqlSafe(statement.as_str()).into_sql_str());
-            match begun.await {
-                Ok(()) => return Ok(conn),
-                Err(error) => {
+            let mut conn = self.acquire().await?;
+            let statement = self.begin_statement(&mut conn, &begin).await;
+            let Err(error) = begin_transaction::<Postgres>(&mut conn, AssertSqlSafe(statement).into_sql_str()).await
+            else {
+                return Ok(Begun::Ours(conn));
+            };
+            let state = error.as_database_error().and_then(|error| error.code());
+            let begun = match (state.as_deref(), begin.key) {
+                (Some(keys::ENDED), Some(key)) => {
+                    end_refused(&mut conn).await?;
+                    let look_up = keys::look_up(&mut *conn, &self.names, key).await?;
+                    let now = begin.offset.of(look_up.now);
+                    look_up.record.filter(|record| record.is_live(now)).map(Begun::Ended)
+                }
+                (Some(keys::IN_FLIGHT), _) => {
+                    end_refused(&mut conn).await?;
+                    Some(Begun::InFlight)
+                }
+                _ => {
                     // Either its socket is stale (the server was restarted: all of the pool may be), or somebody
                     // left a transaction open on it. Nobody should get it again.
                     conn.close_on_drop();
-                    if stale_connections_left == 0 {
-                        return Err(Self::error(error, "beginning a transaction"));
-                    }
-                    stale_connections_left -= 1;
+                    None
                 }
+            };
+            match begun {
+                Some(begun) => return Ok(begun),
+                None if stale_connections_left == 0 => return Err(Self::error(error, "beginning a transaction")),
+                // Or the record that was there has expired before we could read it.
+                None => stale_connections_left -= 1,
             }
         }
     }
 
-    async fn open(&self, conn: &mut PgConnection) -> Result<Opening> {
-        keys::open(conn).await
-    }
-
-    async fn check_guest(&self, _: &mut PgConnection) -> Result<()> {
-        // An aborted transaction refuses every statement, and the settle compares when it began.
-        Ok(())
+    async fn began(&self, conn: &mut PoolConnection<Postgres>) -> Result<Timestamp> {
+        keys::began(conn).await
     }
 
     fn check_intact(&self) -> Result<()> {
@@ -161,12 +200,20 @@ impl Store<Postgres> for PostgresStore {
         Ok(())
     }
 
-    async fn seal(&self, conn: &mut PgConnection, began: Timestamp) -> Result<()> {
-        // COMMIT of an aborted transaction "succeeds" with the tag ROLLBACK; any statement before it fails.
-        keys::check_same(conn, began).await
+    async fn settle(
+        &self,
+        conn: &mut PoolConnection<Postgres>,
+        settlement: &Settlement<'_>,
+    ) -> Result<Option<TransactionId>> {
+        keys::settle(conn, &self.names, settlement).await
     }
 
-    async fn commit(&self, conn: &mut PgConnection) -> Result<(), CommitError> {
+    async fn seal(&self, conn: &mut PoolConnection<Postgres>) -> Result<()> {
+        // COMMIT of an aborted transaction "succeeds" with the tag ROLLBACK; any statement before it fails.
+        keys::check_same(conn).await
+    }
+
+    async fn commit(&self, conn: &mut PoolConnection<Postgres>) -> Result<(), CommitError> {
         let Ok(committed) = tokio::time::timeout(COMMIT_LIMIT, commit_transaction::<Postgres>(conn)).await else {
             let message = format!("the server did not answer COMMIT within {COMMIT_LIMIT:?}");
             return Err(CommitError::Unknown(Error::new(Code::ConnectionLost, message)));
@@ -183,39 +230,43 @@ impl Store<Postgres> for PostgresStore {
         })
     }
 
-    async fn rollback(&self, conn: &mut PgConnection) -> Result<()> {
+    async fn rollback(&self, conn: &mut PoolConnection<Postgres>) -> Result<()> {
         rollback_transaction::<Postgres>(conn)
             .await
             .map_err(Self::fail("rolling back"))
     }
 
-    fn abandon(&self) {
-        // The server notices by itself that its client is gone: see `begin`.
+    fn abandon(&self, mut conn: PoolConnection<Postgres>) -> impl Future<Output = ()> + Send + 'static {
+        conn.close_on_drop();
+        async move {
+            // What still runs is not waited for: the server notices that its client is gone, see `begin_statement`.
+            let _ = tokio::time::timeout(ABANDON_LIMIT, sqlx::raw_sql("ROLLBACK").execute(&mut *conn)).await;
+        }
     }
 
     async fn is_running(&self, transaction: &TransactionId) -> Result<bool> {
         keys::is_running(&self.pool, transaction).await
     }
 
-    async fn glance(&self, _: &Key) -> Result<Option<LookUp>> {
-        // The claim looks in the same round trip; looking before it would cost every first execution one more.
-        Ok(None)
-    }
-
     async fn look_up(&self, key: &Key) -> Result<LookUp> {
         keys::look_up(&self.pool, &self.names, key).await
     }
 
-    async fn claim_key(&self, conn: &mut PgConnection, key: &Key) -> Result<Claim> {
-        keys::claim(conn, &self.names, key).await
+    async fn check_guest(&self, _: &mut PgConnection) -> Result<()> {
+        // An aborted transaction refuses every statement, and the settle asks whether it is still the same one.
+        Ok(())
     }
 
-    async fn settle_key(&self, conn: &mut PgConnection, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
-        keys::settle(conn, &self.names, settlement).await
+    async fn claim_as_guest(&self, conn: &mut PgConnection, key: &Key, offset: Offset) -> Result<Begun<()>> {
+        keys::claim_as_guest(conn, &self.names, key, offset).await
     }
 
-    async fn append_audit(&self, conn: &mut PgConnection, entry: &AuditEntry, at: Timestamp) -> Result<()> {
-        audit::append(conn, &self.names, entry, at).await
+    async fn settle_as_guest(&self, conn: &mut PgConnection, settlement: &Settlement<'_>) -> Result<bool> {
+        Ok(keys::settle(conn, &self.names, settlement).await?.is_some())
+    }
+
+    async fn append_audit(&self, conn: &mut PgConnection, entry: &AuditEntry, offset: Offset) -> Result<()> {
+        audit::append(conn, &self.names, entry, offset).await
     }
 
     async fn schema_version(&self) -> Result<Option<i64>> {
@@ -224,6 +275,11 @@ impl Store<Postgres> for PostgresStore {
 
     fn names(&self) -> &Names {
         &self.names
+    }
+
+    async fn survey(&self) -> Result<()> {
+        // Every command has a transaction of its own here, so what it defers to its COMMIT is its own business.
+        Ok(())
     }
 
     async fn migrate(&self) -> Result<usize> {

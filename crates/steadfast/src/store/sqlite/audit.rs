@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{Names, SqliteStore, Store};
 use crate::audit::AuditEntry;
-use crate::clock::Timestamp;
+use crate::clock::Offset;
 use crate::error::Result;
 
 /// Appends an entry in the transaction it is about.
@@ -12,7 +12,7 @@ pub(super) async fn append(
     conn: &mut SqliteConnection,
     names: &Names,
     entry: &AuditEntry,
-    at: Timestamp,
+    offset: Offset,
 ) -> Result<()> {
     let statement = names.sql(
         "
@@ -20,7 +20,7 @@ pub(super) async fn append(
         VALUES ($1, $2, $3, $4, $5)",
     );
     sqlx::query(statement)
-        .bind(at.0)
+        .bind(offset.now().0)
         .bind(&entry.actor)
         .bind(&entry.action)
         .bind(&entry.subject)

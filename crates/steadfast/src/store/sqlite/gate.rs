@@ -45,6 +45,11 @@ impl Gate {
         self.is_abandoned.store(true, Ordering::Release);
     }
 
+    /// What was abandoned has stopped; the transaction goes on without it.
+    pub(super) fn forgive(&self) {
+        self.is_abandoned.store(false, Ordering::Release);
+    }
+
     /// Fails if the transaction that began last is gone.
     pub(super) fn check(&self) -> Result<()> {
         if self.is_lost.load(Ordering::Acquire) {

@@ -1,21 +1,63 @@
 //! Keys on SQLite: a look and a write, both in the transaction of a command.
+//!
+//! A command of ours sets its turn's savepoint in the same call that looks the key up, and releases it in the one that
+//! stores the outcome: each call is a trip to the connection's thread.
 
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
+use sqlx::{Row, SqlStr, SqliteConnection};
 
-use super::{Names, Settlement, SqliteStore, Store, TransactionId};
-use crate::clock::Timestamp;
+use super::{Names, Settlement, SqliteStore, Store};
+use crate::clock::{Offset, Timestamp};
 use crate::command::{Fingerprint, Key, Record, Stored};
 use crate::error::Result;
 
-/// The record of a key, by the writer or by a reader.
-pub(super) async fn look_up(conn: &mut SqliteConnection, names: &Names, key: &Key) -> Result<Option<Record>> {
-    let statement = names.sql(
+macro_rules! look_up {
+    () => {
         "
         SELECT expires_at, fingerprint, state, status, headers, body, format
         FROM steadfast_keys
-        WHERE hash = $1",
-    );
+        WHERE hash = $1"
+    };
+}
+
+macro_rules! settle {
+    () => {
+        "
+        INSERT INTO steadfast_keys
+               (hash, scope, tenant, owner, operation, value, fingerprint,
+                state, status, headers, body, format, created_at, expires_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+    };
+}
+
+/// The record of a key, by a reader.
+pub(super) async fn look_up(conn: &mut SqliteConnection, names: &Names, key: &Key) -> Result<Option<Record>> {
+    find(conn, names.sql(look_up!()), key).await
+}
+
+/// Opens a turn and takes its key: the live record, if there is one. An expired one makes room.
+pub(super) async fn claim(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    key: &Key,
+    offset: Offset,
+) -> Result<Option<Record>> {
+    let record = find(conn, names.sql(concat!("SAVEPOINT sf_turn;", look_up!())), key).await?;
+    make_room(conn, names, key, offset, record).await
+}
+
+/// The same in the caller's transaction.
+pub(super) async fn claim_as_guest(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    key: &Key,
+    offset: Offset,
+) -> Result<Option<Record>> {
+    let record = look_up(conn, names, key).await?;
+    make_room(conn, names, key, offset, record).await
+}
+
+async fn find(conn: &mut SqliteConnection, statement: SqlStr, key: &Key) -> Result<Option<Record>> {
     sqlx::query(statement)
         .bind(&key.hash[..])
         .fetch_optional(conn)
@@ -25,30 +67,43 @@ pub(super) async fn look_up(conn: &mut SqliteConnection, names: &Names, key: &Ke
         .transpose()
 }
 
-/// Writes the key with its outcome, once, at the end. An expired record of the same key makes room.
-pub(super) async fn settle(
+async fn make_room(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    key: &Key,
+    offset: Offset,
+    record: Option<Record>,
+) -> Result<Option<Record>> {
+    match record {
+        Some(record) if !record.is_live(offset.now()) => {
+            sqlx::query(names.sql("DELETE FROM steadfast_keys WHERE hash = $1"))
+                .bind(&key.hash[..])
+                .execute(conn)
+                .await
+                .map_err(|error| SqliteStore::error(error, "removing an expired key"))?;
+            Ok(None)
+        }
+        record => Ok(record),
+    }
+}
+
+/// Writes the key with its outcome, once, at the end, and closes the turn. False: the key is there already.
+pub(super) async fn settle(conn: &mut SqliteConnection, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
+    write(conn, names.sql(concat!(settle!(), "; RELEASE sf_turn")), settlement).await
+}
+
+/// The same in the caller's transaction.
+pub(super) async fn settle_as_guest(
     conn: &mut SqliteConnection,
     names: &Names,
     settlement: &Settlement<'_>,
-) -> Result<Option<TransactionId>> {
-    let statement = names.sql(
-        "
-        INSERT INTO steadfast_keys
-               (hash, scope, tenant, owner, operation, value, fingerprint,
-                state, status, headers, body, format, created_at, expires_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-        ON CONFLICT (hash) DO UPDATE
-        SET fingerprint = excluded.fingerprint,
-            state       = excluded.state,
-            status      = excluded.status,
-            headers     = excluded.headers,
-            body        = excluded.body,
-            format      = excluded.format,
-            created_at  = excluded.created_at,
-            expires_at  = excluded.expires_at
-        WHERE steadfast_keys.expires_at <= excluded.created_at",
-    );
+) -> Result<bool> {
+    write(conn, names.sql(settle!()), settlement).await
+}
+
+async fn write(conn: &mut SqliteConnection, statement: SqlStr, settlement: &Settlement<'_>) -> Result<bool> {
     let Settlement { key, stored, .. } = settlement;
+    let now = settlement.offset.now();
     let written = sqlx::query(statement)
         .bind(&key.hash[..])
         .bind(key.scope.as_str())
@@ -62,12 +117,16 @@ pub(super) async fn settle(
         .bind(&stored.headers)
         .bind(&stored.body)
         .bind(stored.format)
-        .bind(settlement.now.0)
-        .bind(settlement.expires_at.0)
+        .bind(now.0)
+        .bind(now.after(settlement.retention).0)
         .execute(conn)
-        .await
-        .map_err(|error| SqliteStore::error(error, "storing the outcome with its key"))?;
-    Ok((written.rows_affected() == 1).then_some(TransactionId(None)))
+        .await;
+    match written {
+        Ok(_) => Ok(true),
+        // The primary key has judged: a duplicate committed first.
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(error) => Err(SqliteStore::error(error, "storing the outcome with its key")),
+    }
 }
 
 fn read_record(row: &SqliteRow) -> Result<Record> {

@@ -2,7 +2,7 @@
 
 use sqlx::SqlitePool;
 
-use super::{BUSY_TIMEOUT, CommitError, Migration, Names, SqliteStore, Store};
+use super::{CommitError, Migration, Names, SqliteStore, Store};
 use crate::error::Result;
 
 pub(super) const ALL: &[Migration] = &[
@@ -15,6 +15,11 @@ pub(super) const ALL: &[Migration] = &[
         version: 2,
         name: "audit",
         sql: include_str!("migrations/0002_audit.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "claim",
+        sql: include_str!("migrations/0003_claim.sql"),
     },
 ];
 
@@ -50,33 +55,34 @@ pub(super) async fn version(pool: &SqlitePool, names: &Names) -> Result<Option<i
 /// Runs what is missing in one transaction: whoever has the write lock is alone.
 pub(super) async fn run(store: &SqliteStore) -> Result<usize> {
     let fail = |error| SqliteStore::error(error, "running the migrations");
-    let mut conn = store.begin(BUSY_TIMEOUT).await?;
-    // Should anything below fail, the transaction is open: such a connection must not be borrowed again.
-    conn.close_on_drop();
+    // Should anything below fail, the turn is dropped, and what it did undone.
+    let mut turn = store.writer.take_turn(true).await?;
+    store.open(&mut turn).await?;
     sqlx::raw_sql(store.names.sql(BOOTSTRAP))
-        .execute(&mut *conn)
+        .execute(&mut *turn)
         .await
         .map_err(fail)?;
     let done: Option<i64> = sqlx::query_scalar(store.names.sql("SELECT max(version) FROM steadfast_migrations"))
-        .fetch_one(&mut *conn)
+        .fetch_one(&mut *turn)
         .await
         .map_err(fail)?;
     let missing = ALL.iter().filter(|migration| migration.version > done.unwrap_or(0));
     let mut count = 0;
     for migration in missing {
         sqlx::raw_sql(store.names.sql(migration.sql))
-            .execute(&mut *conn)
+            .execute(&mut *turn)
             .await
             .map_err(fail)?;
         sqlx::query(store.names.sql(RECORD))
             .bind(migration.version)
             .bind(migration.name)
-            .execute(&mut *conn)
+            .execute(&mut *turn)
             .await
             .map_err(fail)?;
         count += 1;
     }
-    match store.commit(&mut conn).await {
+    store.seal(&mut turn).await?;
+    match turn.commit().await {
         Ok(()) => Ok(count),
         Err(CommitError::Refused(error) | CommitError::Unknown(error)) => Err(error),
     }

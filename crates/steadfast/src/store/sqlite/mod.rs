@@ -2,30 +2,30 @@
 //!
 //! Every write transaction begins IMMEDIATE: a deferred one that reads first and then writes fails at once when
 //! another process has committed in between, whatever the busy timeout says. Waiting happens in one place,
-//! for the writer, so a process never meets its own lock.
+//! for a turn on the writer, so a process never meets its own lock.
 
 mod audit;
 mod gate;
 mod keys;
 mod migrations;
+mod writer;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{SqlStr, Sqlite, SqliteConnection, SqlitePool};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
 use super::{
-    Claim, CommitError, Guard, LookUp, Migration, Names, Opening, Settlement, Store, TransactionId, begin_transaction,
-    classify_common, commit_transaction, rollback_transaction,
+    Begin, Begun, CommitError, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId, classify_common,
 };
 use crate::audit::AuditEntry;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{self, Offset, Timestamp};
 use crate::command::Key;
 use crate::error::{Code, Error, Result};
 
-use gate::Gate;
+use writer::{Turn, Writer};
 
 /// How long a command waits for the writer, and the writer for another process. Longer than a healthy
 /// transaction, shorter than the patience of a client.
@@ -36,13 +36,21 @@ const READERS_MAX: u32 = 8;
 
 pub struct SqliteStore {
     readers: SqlitePool,
-    writer: SqlitePool,
-    gate: Arc<Gate>,
+    writer: Arc<Writer>,
     names: Arc<Names>,
     _guard: Arc<Guard>,
 }
 
 impl SqliteStore {
+    /// Opens a turn that has no key to claim.
+    async fn open(&self, turn: &mut Turn) -> Result<()> {
+        sqlx::raw_sql("SAVEPOINT sf_turn")
+            .execute(&mut **turn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("beginning a turn"))
+    }
+
     fn fail(what: &str) -> impl FnOnce(sqlx::Error) -> Error + '_ {
         move |error| Self::error(error, what)
     }
@@ -88,22 +96,10 @@ impl Store<Sqlite> for SqliteStore {
         }
         // A user who is less patient with the pool is less patient with the writer too.
         let patience = pool.options().get_acquire_timeout().min(BUSY_TIMEOUT);
-        let gate = Arc::new(Gate::default());
-        let watched = gate.clone();
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .acquire_timeout(patience)
-            .after_connect(move |conn, _| {
-                let gate = watched.clone();
-                Box::pin(async move { gate.install(conn).await })
-            })
-            .connect_lazy_with(settings((*options).clone()).busy_timeout(patience));
+        let options = settings((*options).clone()).busy_timeout(patience);
         Ok(Self {
             readers: pool,
-            writer,
-            gate,
+            writer: Arc::new(Writer::new(options, patience)),
             names,
             _guard: guard,
         })
@@ -121,36 +117,76 @@ impl Store<Sqlite> for SqliteStore {
             .map_err(Self::fail("asking SQLite whether it is there"))
     }
 
-    async fn begin(&self, _idle_limit: Duration) -> Result<PoolConnection<Sqlite>> {
-        let mut conn = self.writer.acquire().await.map_err(|error| match error {
-            sqlx::Error::PoolTimedOut => Error::new(
-                Code::PoolExhausted,
-                "other commands of this process held the one connection that writes for too long",
-            )
-            .with_source(error),
-            error => Self::error(error, "taking the connection that writes"),
-        })?;
-        match begin_transaction::<Sqlite>(&mut conn, SqlStr::from_static("BEGIN IMMEDIATE")).await {
-            Ok(()) => {
-                self.gate.begin();
-                Ok(conn)
-            }
-            Err(error) => {
-                let error = Self::error(error, "beginning a transaction");
-                if error.code() != Code::Locked {
-                    // Whatever is wrong with it, the next command should not find out again.
-                    conn.close_on_drop();
-                }
-                Err(error)
+    const READS_ARE_CHEAP: bool = true;
+    // sqlx's worker rolls back a BEGIN whose caller is gone, and a turn that is dropped is handed on.
+    const BEGIN_IS_CANCEL_SAFE: bool = true;
+    type Held = Turn;
+
+    async fn begin(&self, begin: Begin<'_>) -> Result<Begun<Turn>> {
+        let mut turn = self.writer.take_turn(begin.is_alone).await?;
+        let Some(key) = begin.key else {
+            self.open(&mut turn).await?;
+            return Ok(Begun::Ours(turn));
+        };
+        match keys::claim(&mut turn, &self.names, key, begin.offset).await? {
+            // Whoever holds the write lock of the file is alone, so there is nobody in flight.
+            None => Ok(Begun::Ours(turn)),
+            Some(record) => {
+                turn.undo().await?;
+                Ok(Begun::Ended(record))
             }
         }
     }
 
-    async fn open(&self, _: &mut SqliteConnection) -> Result<Opening> {
-        Ok(Opening {
-            now: Clock::machine(),
-            began: Timestamp(0),
-            is_used: false,
+    async fn began(&self, _: &mut Turn) -> Result<Timestamp> {
+        Ok(clock::machine())
+    }
+
+    fn check_intact(&self) -> Result<()> {
+        self.writer.gate().check()
+    }
+
+    async fn settle(&self, turn: &mut Turn, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
+        let is_settled = keys::settle(turn, &self.names, settlement).await?;
+        Ok(is_settled.then_some(TransactionId(None)))
+    }
+
+    async fn seal(&self, turn: &mut Turn) -> Result<()> {
+        self.check_intact()?;
+        sqlx::raw_sql("RELEASE sf_turn")
+            .execute(&mut **turn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("ending a turn"))
+    }
+
+    async fn commit(&self, turn: &mut Turn) -> Result<(), CommitError> {
+        turn.commit().await
+    }
+
+    async fn rollback(&self, turn: &mut Turn) -> Result<()> {
+        turn.undo().await
+    }
+
+    fn abandon(&self, turn: Turn) -> impl Future<Output = ()> + Send + 'static {
+        turn.abandon()
+    }
+
+    async fn is_running(&self, _: &TransactionId) -> Result<bool> {
+        // The connection that ran it is closed, and nobody else could have taken it over.
+        Ok(false)
+    }
+
+    async fn look_up(&self, key: &Key) -> Result<LookUp> {
+        // A reader never waits for the writer: a completed key is replayed while others write.
+        let mut conn = self
+            .readers
+            .acquire()
+            .await
+            .map_err(Self::fail("waiting for a reader"))?;
+        Ok(LookUp {
+            now: clock::machine(),
+            record: keys::look_up(&mut conn, &self.names, key).await?,
         })
     }
 
@@ -173,97 +209,17 @@ impl Store<Sqlite> for SqliteStore {
         }
     }
 
-    fn check_intact(&self) -> Result<()> {
-        self.gate.check()
+    async fn claim_as_guest(&self, conn: &mut SqliteConnection, key: &Key, offset: Offset) -> Result<Begun<()>> {
+        let record = keys::claim_as_guest(conn, &self.names, key, offset).await?;
+        Ok(record.map_or(Begun::Ours(()), Begun::Ended))
     }
 
-    async fn seal(&self, _: &mut SqliteConnection, _began: Timestamp) -> Result<()> {
-        self.gate.check()
+    async fn settle_as_guest(&self, conn: &mut SqliteConnection, settlement: &Settlement<'_>) -> Result<bool> {
+        keys::settle_as_guest(conn, &self.names, settlement).await
     }
 
-    async fn commit(&self, conn: &mut SqliteConnection) -> Result<(), CommitError> {
-        self.gate.check().map_err(CommitError::Refused)?;
-        let committed = {
-            let _open = self.gate.open();
-            commit_transaction::<Sqlite>(conn).await
-        };
-        committed.map_err(|error| {
-            let code = Self::classify(&error);
-            let is_constraint = error
-                .as_database_error()
-                .is_some_and(|error| error.kind() != sqlx::error::ErrorKind::Other);
-            match code {
-                _ if is_constraint => CommitError::Refused(
-                    Error::new(Code::CommitRefused, Code::CommitRefused.title()).with_source(error),
-                ),
-                Code::Locked | Code::ReadOnly => CommitError::Refused(Self::error(error, "committing")),
-                // A failed write or sync may or may not have left the commit in the log: the key will tell.
-                _ => CommitError::Unknown(Self::error(error, "committing")),
-            }
-        })
-    }
-
-    async fn rollback(&self, conn: &mut SqliteConnection) -> Result<()> {
-        if self.gate.check().is_err() {
-            // SQLite has rolled back by itself (disk full, OR ROLLBACK); there is nothing left to end.
-            return Err(Error::new(Code::TransactionBroken, "the transaction is gone already"));
-        }
-        rollback_transaction::<Sqlite>(conn)
-            .await
-            .map_err(Self::fail("rolling back"))
-    }
-
-    fn abandon(&self) {
-        self.gate.abandon();
-    }
-
-    async fn is_running(&self, _: &TransactionId) -> Result<bool> {
-        // The connection that ran it is closed, and nobody else could have taken it over.
-        Ok(false)
-    }
-
-    async fn glance(&self, key: &Key) -> Result<Option<LookUp>> {
-        // A reader never waits for the writer: a completed key is replayed while others write.
-        self.look_up(key).await.map(Some)
-    }
-
-    async fn look_up(&self, key: &Key) -> Result<LookUp> {
-        let mut conn = self
-            .readers
-            .acquire()
-            .await
-            .map_err(Self::fail("waiting for a reader"))?;
-        Ok(LookUp {
-            now: Clock::machine(),
-            record: keys::look_up(&mut conn, &self.names, key).await?,
-        })
-    }
-
-    async fn claim_key(&self, conn: &mut SqliteConnection, key: &Key) -> Result<Claim> {
-        let now = Clock::machine();
-        Ok(Claim {
-            look_up: LookUp {
-                now,
-                record: keys::look_up(conn, &self.names, key).await?,
-            },
-            began: now,
-            // The writer is ours alone, and a caller's own transaction may be used.
-            is_used: false,
-            // Whoever holds the write lock of the file is alone.
-            is_ours: true,
-        })
-    }
-
-    async fn settle_key(
-        &self,
-        conn: &mut SqliteConnection,
-        settlement: &Settlement<'_>,
-    ) -> Result<Option<TransactionId>> {
-        keys::settle(conn, &self.names, settlement).await
-    }
-
-    async fn append_audit(&self, conn: &mut SqliteConnection, entry: &AuditEntry, at: Timestamp) -> Result<()> {
-        audit::append(conn, &self.names, entry, at).await
+    async fn append_audit(&self, conn: &mut SqliteConnection, entry: &AuditEntry, offset: Offset) -> Result<()> {
+        audit::append(conn, &self.names, entry, offset).await
     }
 
     async fn schema_version(&self) -> Result<Option<i64>> {
@@ -272,6 +228,20 @@ impl Store<Sqlite> for SqliteStore {
 
     fn names(&self) -> &Names {
         &self.names
+    }
+
+    async fn survey(&self) -> Result<()> {
+        // SQLite checks deferred foreign keys at COMMIT, when nobody can tell any more whose they are.
+        let has_deferred: bool =
+            sqlx::query_scalar("SELECT count(*) > 0 FROM sqlite_schema WHERE sql LIKE '%initially%deferred%'")
+                .fetch_one(&self.readers)
+                .await
+                .map_err(Self::fail("looking for deferred foreign keys"))?;
+        if has_deferred {
+            self.writer.commit_alone();
+            tracing::info!("the database has deferred foreign keys, so every command commits by itself");
+        }
+        Ok(())
     }
 
     async fn migrate(&self) -> Result<usize> {

@@ -189,5 +189,5 @@ async fn the_writer_is_durable_and_checks_foreign_keys() {
         })
         .await
         .unwrap();
-    assert_eq!(settings, [2, 1, 10_000], "FULL, on, ten seconds");
+    assert_eq!(settings, [2, 1, 0], "FULL, on, and waiting for a lock is ours");
 }

@@ -1,0 +1,34 @@
+-- Opens a command's transaction and claims its key, as a part of the message that says BEGIN. Such a message can only
+-- answer by an error, so that is how it says that there is nothing to do. A key of NULL claims nothing.
+CREATE FUNCTION steadfast.claim(
+    key_hash      bytea,
+    key_lock      bigint,
+    offset_micros bigint,
+    idle_millis   integer,
+    watch_millis  integer
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    is_ours boolean;
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'the connection is in a transaction that somebody left open' USING ERRCODE = 'SFC01';
+    END IF;
+    PERFORM set_config('idle_in_transaction_session_timeout', idle_millis::text, true),
+            set_config('sf.transaction', 'open', true);
+    IF watch_millis > 0 THEN
+        PERFORM set_config('client_connection_check_interval', watch_millis::text, true);
+    END IF;
+    IF key_hash IS NULL THEN
+        RETURN;
+    END IF;
+
+    -- In this order: what is read after the lock was taken is what its last holder committed.
+    is_ours := pg_try_advisory_xact_lock(key_lock);
+    PERFORM FROM steadfast.keys
+    WHERE hash = key_hash AND expires_at > clock_timestamp() + offset_micros * interval '1 microsecond';
+    IF FOUND THEN
+        RAISE EXCEPTION 'the command has ended before; its answer is replayed' USING ERRCODE = 'SFC02';
+    ELSIF NOT is_ours THEN
+        RAISE EXCEPTION 'the command is in flight' USING ERRCODE = 'SFC03';
+    END IF;
+END $$;

@@ -1,0 +1,1 @@
+-- Nothing: whoever holds the write lock of the file has claimed every key in it.

@@ -1,0 +1,415 @@
+//! The one connection that writes, and group commit on it.
+//!
+//! Commands take turns on the connection. A turn is a savepoint in a transaction that several turns share: the
+//! *group*. One COMMIT, one sync of the disk, makes a whole group durable, and nobody of it is answered before.
+//! A turn that fails undoes its savepoint and harms none of the others. What cannot be undone alone (the COMMIT
+//! fails, SQLite rolls back by itself) ends the group: everybody in it is told that nothing happened.
+//!
+//! Whoever ends its turn commits the group if nobody waits for a turn, if the group is large, or if its first
+//! command has waited long enough; otherwise it leaves that to the next one.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, SqlStr, Sqlite, SqliteConnection};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+
+use super::gate::Gate;
+use super::{CommitError, SqliteStore, Store};
+use crate::clock::jitter;
+use crate::error::{Code, Error, Result};
+use crate::store::{begin_transaction, commit_transaction, rollback_savepoint, transaction_depth};
+
+/// The most commands that one COMMIT makes durable; beyond this a sync costs each of them little already.
+const GROUP_MAX: usize = 32;
+
+/// How long the first command of a group waits for company.
+const GROUP_PATIENCE: Duration = Duration::from_millis(10);
+
+/// How often a process that always has something to write steps aside, and for how long, so that another process on
+/// the same file finds the lock free.
+const STEP_ASIDE_EVERY: Duration = Duration::from_millis(20);
+const STEP_ASIDE_FOR: Duration = Duration::from_millis(1);
+
+/// How often a locked file is tried again. SQLite's own waiting gets as slow as ten times a second and would seldom hit
+/// the moment when a busy neighbour steps aside.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
+
+/// How long undoing a turn may take before its connection is given up, and its group with it.
+const UNDO_LIMIT: Duration = Duration::from_secs(5);
+
+pub(super) struct Writer {
+    options: SqliteConnectOptions,
+    /// How long a command waits for its turn, and a turn for another process.
+    patience: Duration,
+    gate: Arc<Gate>,
+    /// Whether every command commits by itself.
+    commits_alone: AtomicBool,
+    group: Arc<Mutex<Group>>,
+    /// How many commands are waiting for a turn.
+    waiting: AtomicUsize,
+}
+
+/// The shared transaction, in the hands of whoever has the turn.
+struct Group {
+    conn: Option<SqliteConnection>,
+    is_begun: bool,
+    /// Counts groups, so that a watchman knows the one he watches.
+    number: u64,
+    is_watched: bool,
+    /// Those whose turn is over and who wait for the COMMIT.
+    members: Vec<oneshot::Sender<Ended>>,
+    /// When the first of them began to wait.
+    first_waits_since: Instant,
+    ended_at: Option<Instant>,
+    stepped_aside_at: Instant,
+}
+
+type Ended = Result<(), CommitError>;
+
+impl Writer {
+    pub(super) fn new(options: SqliteConnectOptions, patience: Duration) -> Self {
+        let group = Group {
+            conn: None,
+            is_begun: false,
+            number: 0,
+            is_watched: false,
+            members: Vec::new(),
+            first_waits_since: Instant::now(),
+            ended_at: None,
+            stepped_aside_at: Instant::now(),
+        };
+        Self {
+            options,
+            patience,
+            gate: Arc::default(),
+            commits_alone: AtomicBool::new(false),
+            group: Arc::new(Mutex::new(group)),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Ends sharing: what one command defers to its COMMIT must not fail its neighbours'.
+    pub(super) fn commit_alone(&self) {
+        self.commits_alone.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for a turn and begins the group's transaction if it is the first of a group.
+    pub(super) async fn take_turn(self: &Arc<Self>, is_alone: bool) -> Result<Turn> {
+        let started = Instant::now();
+        let waiting = Waiting::count(&self.waiting);
+        let group = tokio::time::timeout(self.patience, self.group.clone().lock_owned())
+            .await
+            .map_err(|_| {
+                Error::new(
+                    Code::PoolExhausted,
+                    "other commands of this process held the one connection that writes for too long",
+                )
+            })?;
+        drop(waiting);
+        let is_alone = is_alone || self.commits_alone.load(Ordering::Relaxed);
+        let mut turn = Turn {
+            writer: self.clone(),
+            group: Some(group),
+            is_alone,
+            is_last: false,
+        };
+        let group = turn.group_mut();
+        if is_alone && group.is_begun {
+            self.end(group).await;
+        }
+        if !group.is_begun {
+            let patience = self.patience.saturating_sub(started.elapsed());
+            if let Err(error) = self.begin(group, patience).await {
+                turn.group = None;
+                return Err(error);
+            }
+        }
+        Ok(turn)
+    }
+
+    /// Begins a group's transaction, waiting for other processes.
+    async fn begin(&self, group: &mut Group, patience: Duration) -> Result<()> {
+        let is_busy = group.ended_at.is_some_and(|ended| ended.elapsed() < STEP_ASIDE_FOR);
+        if !is_busy {
+            group.stepped_aside_at = Instant::now();
+        } else if group.stepped_aside_at.elapsed() > STEP_ASIDE_EVERY {
+            tokio::time::sleep(STEP_ASIDE_FOR).await;
+            group.stepped_aside_at = Instant::now();
+        }
+        let started = Instant::now();
+        loop {
+            let begun = match &mut group.conn {
+                Some(conn) => begin_transaction::<Sqlite>(conn, SqlStr::from_static("BEGIN IMMEDIATE")).await,
+                None => {
+                    group.conn = Some(self.connect().await?);
+                    continue;
+                }
+            };
+            let Err(error) = begun else {
+                break;
+            };
+            let error = SqliteStore::error(error, "beginning a transaction");
+            if error.code() != Code::Locked {
+                // Whatever is wrong with the connection, the next command should not find out again.
+                group.conn = None;
+                return Err(error);
+            }
+            if started.elapsed() >= patience {
+                return Err(error);
+            }
+            tokio::time::sleep(jitter(TRY_AGAIN)).await;
+        }
+        self.gate.begin();
+        group.is_begun = true;
+        group.is_watched = false;
+        group.number += 1;
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<SqliteConnection> {
+        let fail = |error| SqliteStore::error(error, "opening the connection that writes");
+        let mut conn = self.options.connect().await.map_err(fail)?;
+        // From here on waiting for a lock is ours: see `TRY_AGAIN`.
+        sqlx::raw_sql("PRAGMA busy_timeout = 0")
+            .execute(&mut conn)
+            .await
+            .map_err(fail)?;
+        self.gate.install(&mut conn).await.map_err(fail)?;
+        Ok(conn)
+    }
+
+    /// Ends the group: makes its members' work durable, and tells them.
+    async fn end(&self, group: &mut Group) {
+        let ended = match (&mut group.conn, group.members.is_empty()) {
+            (Some(conn), false) => self.commit(conn).await,
+            (Some(conn), true) => crate::store::rollback_transaction::<Sqlite>(conn)
+                .await
+                .map_err(|error| CommitError::Refused(SqliteStore::error(error, "rolling back"))),
+            (None, _) => Err(CommitError::Refused(lost("its connection was closed"))),
+        };
+        group.is_begun = false;
+        group.ended_at = Some(Instant::now());
+        if ended.is_err() {
+            // It may still be inside the transaction; closing it rolls back.
+            group.conn = None;
+        }
+        // A member that is gone has a task that the runtime has ended; nobody is left to tell.
+        if group.members.len() == 1 {
+            let _ = group.members.pop().map(|member| member.send(ended));
+            return;
+        }
+        for member in group.members.drain(..) {
+            let _ = member.send(ended.as_ref().copied().map_err(CommitError::among_others));
+        }
+    }
+
+    async fn commit(&self, conn: &mut SqliteConnection) -> Ended {
+        if let Err(error) = self.gate.check() {
+            // Not by one of those who wait: it would have been told at the end of its turn.
+            return Err(CommitError::Refused(lost(&error.to_string())));
+        }
+        let committed = {
+            let _open = self.gate.open();
+            commit_transaction::<Sqlite>(conn).await
+        };
+        committed.map_err(|error| {
+            let is_constraint = error
+                .as_database_error()
+                .is_some_and(|error| error.kind() != sqlx::error::ErrorKind::Other);
+            match SqliteStore::classify(&error) {
+                _ if is_constraint => CommitError::Refused(
+                    Error::new(Code::CommitRefused, Code::CommitRefused.title()).with_source(error),
+                ),
+                Code::Locked | Code::ReadOnly => CommitError::Refused(SqliteStore::error(error, "committing")),
+                // A failed write or sync may or may not have left the commit in the log: the key will tell.
+                _ => CommitError::Unknown(SqliteStore::error(error, "committing")),
+            }
+        })
+    }
+
+    /// Ends a group that nobody came to end: those who waited for a turn may have given up.
+    async fn watch(self: Arc<Self>, number: u64) {
+        tokio::time::sleep(GROUP_PATIENCE).await;
+        let mut group = self.group.clone().lock_owned().await;
+        if group.is_begun && group.number == number {
+            self.end(&mut group).await;
+        }
+    }
+}
+
+impl CommitError {
+    /// The same, told to one of several who committed together. They may well succeed one by one.
+    fn among_others(&self) -> Self {
+        match self {
+            Self::Refused(error) => Self::Refused(lost(&error.to_string())),
+            Self::Unknown(error) => Self::Unknown(
+                Error::new(Code::ConnectionLost, "the commands that were committed together failed")
+                    .with_source(error.to_string()),
+            ),
+        }
+    }
+}
+
+fn lost(why: &str) -> Error {
+    Error::new(
+        Code::Conflict,
+        "the commands that were committed together failed together; this one was rolled back and its key is free",
+    )
+    .with_source(why.to_owned())
+}
+
+/// Somebody who waits for a turn, or no longer.
+struct Waiting<'w>(&'w AtomicUsize);
+
+impl<'w> Waiting<'w> {
+    fn count(waiting: &'w AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::AcqRel);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A turn: the connection, inside the group's transaction. It is handed on when it ends, and when it is dropped.
+pub(crate) struct Turn {
+    writer: Arc<Writer>,
+    /// `None` once the turn has ended.
+    group: Option<OwnedMutexGuard<Group>>,
+    is_alone: bool,
+    /// Whether the turn has been dropped before.
+    is_last: bool,
+}
+
+impl Turn {
+    /// Waits for the COMMIT of the group, which makes this turn's work durable. The savepoint is released already.
+    pub(super) async fn commit(&mut self) -> Ended {
+        let (member, ended) = oneshot::channel();
+        let group = self.group_mut();
+        if group.members.is_empty() {
+            group.first_waits_since = Instant::now();
+        }
+        group.members.push(member);
+        self.hand_on().await;
+        ended.await.unwrap_or_else(|_| {
+            let error = Error::new(Code::ShuttingDown, "the process is shutting down");
+            Err(CommitError::Unknown(error))
+        })
+    }
+
+    /// Undoes what this turn did, and only that.
+    pub(super) async fn undo(&mut self) -> Result<()> {
+        let undone = self.roll_back_to_savepoint().await;
+        if undone.is_err() {
+            // The savepoint is gone, or the whole transaction: then the group cannot be told from this turn any more.
+            self.group_mut().conn = None;
+        }
+        self.hand_on().await;
+        undone
+    }
+
+    async fn roll_back_to_savepoint(&mut self) -> Result<()> {
+        let fail = |error| SqliteStore::error(error, "rolling back");
+        self.writer.gate.check()?;
+        let conn: &mut SqliteConnection = self;
+        while transaction_depth::<Sqlite>(conn) > 1 {
+            rollback_savepoint::<Sqlite>(conn).await.map_err(fail)?;
+        }
+        sqlx::raw_sql("ROLLBACK TO sf_turn; RELEASE sf_turn")
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(fail)
+    }
+
+    /// Ends the turn, and the group if it is time.
+    async fn hand_on(&mut self) {
+        let Some(mut group) = self.group.take() else {
+            return;
+        };
+        let is_due = group.conn.is_none()
+            || self.is_alone
+            || self.writer.gate.check().is_err()
+            || self.writer.waiting.load(Ordering::Acquire) == 0
+            || group.members.len() >= GROUP_MAX
+            || (!group.members.is_empty() && group.first_waits_since.elapsed() >= GROUP_PATIENCE);
+        if is_due {
+            self.writer.end(&mut group).await;
+        } else if !group.is_watched {
+            group.is_watched = true;
+            tokio::spawn(self.writer.clone().watch(group.number));
+        }
+    }
+
+    /// Hands on a turn that was dropped in the middle, by a panic, a time limit or a caller that went away.
+    pub(super) async fn abandon(mut self) {
+        // What still runs on the connection is interrupted, so that the turn is free soon and not when it has ended.
+        self.writer.gate.abandon();
+        let undone = tokio::time::timeout(UNDO_LIMIT, self.roll_back_to_savepoint()).await;
+        if matches!(undone, Ok(Ok(()))) {
+            self.writer.gate.forgive();
+        } else {
+            self.group_mut().conn = None;
+        }
+        self.hand_on().await;
+    }
+
+    fn group_mut(&mut self) -> &mut Group {
+        match &mut self.group {
+            Some(group) => group,
+            None => unreachable!("a turn that has ended is not used"),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(mut group) = self.group.take() else {
+            return;
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !self.is_last => {
+                let turn = Turn {
+                    writer: self.writer.clone(),
+                    group: Some(group),
+                    is_alone: self.is_alone,
+                    is_last: true,
+                };
+                runtime.spawn(turn.abandon());
+            }
+            // The runtime is going away: no time for anything but to close the connection.
+            _ => group.conn = None,
+        }
+    }
+}
+
+impl Deref for Turn {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        match self.group.as_ref().and_then(|group| group.conn.as_ref()) {
+            Some(conn) => conn,
+            None => unreachable!("a turn has the connection until it ends"),
+        }
+    }
+}
+
+impl DerefMut for Turn {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        match self.group.as_mut().and_then(|group| group.conn.as_mut()) {
+            Some(conn) => conn,
+            None => unreachable!("a turn has the connection until it ends"),
+        }
+    }
+}
