@@ -22,6 +22,9 @@ pub const COMMAND_REPEATS_TOTAL: &str = "steadfast_command_repeats_total";
 /// Commits whose reply was lost, by how they were `resolved`.
 pub const COMMITS_RESOLVED_TOTAL: &str = "steadfast_commits_resolved_total";
 
+/// COMMITs on SQLite, by whether the group of commands `ended` as `committed` or `failed`.
+pub const GROUPS_TOTAL: &str = "steadfast_groups_total";
+
 /// A handler that holds its transaction longer than this is worth a line: on SQLite everybody else waits for it.
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
 
@@ -84,6 +87,12 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) {
 pub(crate) fn resolved(resolved: &'static str) {
     counter!(COMMITS_RESOLVED_TOTAL, "resolved" => resolved).increment(1);
     tracing::warn!(resolved, "the reply to a commit was lost");
+}
+
+#[cfg(feature = "sqlite")]
+pub(crate) fn group_ended(is_committed: bool) {
+    let ended = if is_committed { "committed" } else { "failed" };
+    counter!(GROUPS_TOTAL, "ended" => ended).increment(1);
 }
 
 #[cfg(feature = "prometheus")]

@@ -90,7 +90,6 @@ impl<Db: Database> Finish<Db> {
             }
             Verdict::Discard => unreachable!("a discarded transaction has nothing to settle"),
         };
-        self.sf.store().check_intact()?;
         let settlement = Settlement {
             key: &self.claimant.key,
             fingerprint: self.claimant.input.fingerprint(),

@@ -91,8 +91,6 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn begin(&self, begin: Begin<'_>) -> impl Future<Output = Result<Begun<Self::Held>>> + Send;
     /// When the transaction began.
     fn began(&self, held: &mut Self::Held) -> impl Future<Output = Result<Timestamp>> + Send;
-    /// Fails if the transaction is known to be gone; costs nothing.
-    fn check_intact(&self) -> Result<()>;
     /// Stores the end of a command in its transaction, which is then ready to commit. `None`: a live record of the same
     /// key is there already.
     fn settle(

@@ -100,6 +100,15 @@ impl<Db: TestDatabase> Harness<Db> {
         );
     }
 
+    /// Adds tables with a deferred foreign key, which an existing `Steadfast` does not know of.
+    pub(crate) async fn defer_a_foreign_key(&self) {
+        self.run(DEFERRED).await;
+        if !Db::IS_SQLITE {
+            self.run("GRANT SELECT, INSERT ON parents, children TO steadfast_app")
+                .await;
+        }
+    }
+
     /// Runs statements with all rights.
     pub(crate) async fn run(&self, sql: &str) {
         Db::run(&self.admin, sql).await;
@@ -107,9 +116,11 @@ impl<Db: TestDatabase> Harness<Db> {
 }
 
 /// One effect of a handler, tagged with the key it belongs to. `nonce` tells executions apart.
-const EFFECTS: &str = "CREATE TABLE effects (tag TEXT NOT NULL, nonce TEXT NOT NULL DEFAULT '');
-                       CREATE TABLE parents (id INTEGER PRIMARY KEY);
-                       CREATE TABLE children (parent INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)";
+const EFFECTS: &str = "CREATE TABLE effects (tag TEXT NOT NULL, nonce TEXT NOT NULL DEFAULT '')";
+
+/// Rows whose foreign key is only looked at when they are committed.
+const DEFERRED: &str = "CREATE TABLE parents (id INTEGER PRIMARY KEY);
+                        CREATE TABLE children (parent INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)";
 
 impl TestDatabase for Sqlite {
     const IS_SQLITE: bool = true;
@@ -191,7 +202,7 @@ impl TestDatabase for Postgres {
         Steadfast::builder(admin.clone()).migrate().await.unwrap();
         let grants = include_str!("../../../../docs/guide/grants.sql").replace("my_service", "steadfast_app");
         sqlx::raw_sql(AssertSqlSafe(grants)).execute(&admin).await.unwrap();
-        sqlx::raw_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON effects, parents, children TO steadfast_app")
+        sqlx::raw_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON effects TO steadfast_app")
             .execute(&admin)
             .await
             .unwrap();

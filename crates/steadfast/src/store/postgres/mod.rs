@@ -195,11 +195,6 @@ impl Store<Postgres> for PostgresStore {
         keys::began(conn).await
     }
 
-    fn check_intact(&self) -> Result<()> {
-        // Only the server knows; the settle asks it.
-        Ok(())
-    }
-
     async fn settle(
         &self,
         conn: &mut PoolConnection<Postgres>,

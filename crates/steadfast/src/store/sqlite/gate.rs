@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 /// How many steps of SQLite's machine pass between two looks at whether anybody still waits: well below a millisecond.
 const PROGRESS_STEPS: i32 = 10_000;
 
-/// Shared with the hooks of the writer connection, of which there is one at a time.
+/// Shared with the hooks of its connection.
 #[derive(Default)]
 pub(super) struct Gate {
     is_open: AtomicBool,
@@ -23,15 +23,16 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) async fn install(self: &Arc<Self>, conn: &mut SqliteConnection) -> sqlx::Result<()> {
+    pub(super) async fn install(conn: &mut SqliteConnection) -> sqlx::Result<Arc<Self>> {
+        let installed = Arc::new(Self::default());
         let mut handle = conn.lock_handle().await?;
-        let gate = self.clone();
+        let gate = installed.clone();
         handle.set_commit_hook(move || gate.is_open.load(Ordering::Acquire));
-        let gate = self.clone();
+        let gate = installed.clone();
         handle.set_rollback_hook(move || gate.is_lost.store(true, Ordering::Release));
-        let gate = self.clone();
+        let gate = installed.clone();
         handle.set_progress_handler(PROGRESS_STEPS, move || !gate.is_abandoned.load(Ordering::Acquire));
-        Ok(())
+        Ok(installed)
     }
 
     /// A new transaction: nothing is lost yet.

@@ -142,17 +142,14 @@ impl Store<Sqlite> for SqliteStore {
         Ok(clock::machine())
     }
 
-    fn check_intact(&self) -> Result<()> {
-        self.writer.gate().check()
-    }
-
     async fn settle(&self, turn: &mut Turn, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
+        turn.check()?;
         let is_settled = keys::settle(turn, &self.names, settlement).await?;
         Ok(is_settled.then_some(TransactionId(None)))
     }
 
     async fn seal(&self, turn: &mut Turn) -> Result<()> {
-        self.check_intact()?;
+        turn.check()?;
         sqlx::raw_sql("RELEASE sf_turn")
             .execute(&mut **turn)
             .await

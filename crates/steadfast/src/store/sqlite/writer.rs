@@ -21,7 +21,10 @@ use super::gate::Gate;
 use super::{CommitError, SqliteStore, Store};
 use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
-use crate::store::{begin_transaction, commit_transaction, rollback_savepoint, transaction_depth};
+use crate::store::{
+    begin_transaction, commit_transaction, rollback_savepoint, rollback_transaction, transaction_depth,
+};
+use crate::telemetry;
 
 /// The most commands that one COMMIT makes durable; beyond this a sync costs each of them little already.
 const GROUP_MAX: usize = 32;
@@ -45,7 +48,6 @@ pub(super) struct Writer {
     options: SqliteConnectOptions,
     /// How long a command waits for its turn, and a turn for another process.
     patience: Duration,
-    gate: Arc<Gate>,
     /// Whether every command commits by itself.
     commits_alone: AtomicBool,
     group: Arc<Mutex<Group>>,
@@ -55,7 +57,7 @@ pub(super) struct Writer {
 
 /// The shared transaction, in the hands of whoever has the turn.
 struct Group {
-    conn: Option<SqliteConnection>,
+    link: Option<Link>,
     is_begun: bool,
     /// Counts groups, so that a watchman knows the one he watches.
     number: u64,
@@ -68,12 +70,18 @@ struct Group {
     stepped_aside_at: Instant,
 }
 
+/// The connection, and what watches it.
+struct Link {
+    conn: SqliteConnection,
+    gate: Arc<Gate>,
+}
+
 type Ended = Result<(), CommitError>;
 
 impl Writer {
     pub(super) fn new(options: SqliteConnectOptions, patience: Duration) -> Self {
         let group = Group {
-            conn: None,
+            link: None,
             is_begun: false,
             number: 0,
             is_watched: false,
@@ -85,15 +93,10 @@ impl Writer {
         Self {
             options,
             patience,
-            gate: Arc::default(),
             commits_alone: AtomicBool::new(false),
             group: Arc::new(Mutex::new(group)),
             waiting: AtomicUsize::new(0),
         }
-    }
-
-    pub(super) fn gate(&self) -> &Gate {
-        &self.gate
     }
 
     /// Ends sharing: what one command defers to its COMMIT must not fail its neighbours'.
@@ -146,20 +149,19 @@ impl Writer {
         }
         let started = Instant::now();
         loop {
-            let begun = match &mut group.conn {
-                Some(conn) => begin_transaction::<Sqlite>(conn, SqlStr::from_static("BEGIN IMMEDIATE")).await,
-                None => {
-                    group.conn = Some(self.connect().await?);
-                    continue;
-                }
+            let link = match &mut group.link {
+                Some(link) => link,
+                link => link.insert(self.connect().await?),
             };
+            let begun = begin_transaction::<Sqlite>(&mut link.conn, SqlStr::from_static("BEGIN IMMEDIATE")).await;
             let Err(error) = begun else {
+                link.gate.begin();
                 break;
             };
             let error = SqliteStore::error(error, "beginning a transaction");
             if error.code() != Code::Locked {
                 // Whatever is wrong with the connection, the next command should not find out again.
-                group.conn = None;
+                group.link = None;
                 return Err(error);
             }
             if started.elapsed() >= patience {
@@ -167,14 +169,13 @@ impl Writer {
             }
             tokio::time::sleep(jitter(TRY_AGAIN)).await;
         }
-        self.gate.begin();
         group.is_begun = true;
         group.is_watched = false;
         group.number += 1;
         Ok(())
     }
 
-    async fn connect(&self) -> Result<SqliteConnection> {
+    async fn connect(&self) -> Result<Link> {
         let fail = |error| SqliteStore::error(error, "opening the connection that writes");
         let mut conn = self.options.connect().await.map_err(fail)?;
         // From here on waiting for a lock is ours: see `TRY_AGAIN`.
@@ -182,15 +183,15 @@ impl Writer {
             .execute(&mut conn)
             .await
             .map_err(fail)?;
-        self.gate.install(&mut conn).await.map_err(fail)?;
-        Ok(conn)
+        let gate = Gate::install(&mut conn).await.map_err(fail)?;
+        Ok(Link { conn, gate })
     }
 
     /// Ends the group: makes its members' work durable, and tells them.
     async fn end(&self, group: &mut Group) {
-        let ended = match (&mut group.conn, group.members.is_empty()) {
-            (Some(conn), false) => self.commit(conn).await,
-            (Some(conn), true) => crate::store::rollback_transaction::<Sqlite>(conn)
+        let ended = match (&mut group.link, group.members.is_empty()) {
+            (Some(link), false) => link.commit().await,
+            (Some(link), true) => rollback_transaction::<Sqlite>(&mut link.conn)
                 .await
                 .map_err(|error| CommitError::Refused(SqliteStore::error(error, "rolling back"))),
             (None, _) => Err(CommitError::Refused(lost("its connection was closed"))),
@@ -199,7 +200,10 @@ impl Writer {
         group.ended_at = Some(Instant::now());
         if ended.is_err() {
             // It may still be inside the transaction; closing it rolls back.
-            group.conn = None;
+            group.link = None;
+        }
+        if !group.members.is_empty() {
+            telemetry::group_ended(ended.is_ok());
         }
         // A member that is gone has a task that the runtime has ended; nobody is left to tell.
         if group.members.len() == 1 {
@@ -211,14 +215,25 @@ impl Writer {
         }
     }
 
-    async fn commit(&self, conn: &mut SqliteConnection) -> Ended {
+    /// Ends a group that nobody came to end: those who waited for a turn may have given up.
+    async fn watch(self: Arc<Self>, number: u64) {
+        tokio::time::sleep(GROUP_PATIENCE).await;
+        let mut group = self.group.clone().lock_owned().await;
+        if group.is_begun && group.number == number {
+            self.end(&mut group).await;
+        }
+    }
+}
+
+impl Link {
+    async fn commit(&mut self) -> Ended {
         if let Err(error) = self.gate.check() {
             // Not by one of those who wait: it would have been told at the end of its turn.
             return Err(CommitError::Refused(lost(&error.to_string())));
         }
         let committed = {
             let _open = self.gate.open();
-            commit_transaction::<Sqlite>(conn).await
+            commit_transaction::<Sqlite>(&mut self.conn).await
         };
         committed.map_err(|error| {
             let is_constraint = error
@@ -233,15 +248,6 @@ impl Writer {
                 _ => CommitError::Unknown(SqliteStore::error(error, "committing")),
             }
         })
-    }
-
-    /// Ends a group that nobody came to end: those who waited for a turn may have given up.
-    async fn watch(self: Arc<Self>, number: u64) {
-        tokio::time::sleep(GROUP_PATIENCE).await;
-        let mut group = self.group.clone().lock_owned().await;
-        if group.is_begun && group.number == number {
-            self.end(&mut group).await;
-        }
     }
 }
 
@@ -313,7 +319,7 @@ impl Turn {
         let undone = self.roll_back_to_savepoint().await;
         if undone.is_err() {
             // The savepoint is gone, or the whole transaction: then the group cannot be told from this turn any more.
-            self.group_mut().conn = None;
+            self.group_mut().link = None;
         }
         self.hand_on().await;
         undone
@@ -321,7 +327,7 @@ impl Turn {
 
     async fn roll_back_to_savepoint(&mut self) -> Result<()> {
         let fail = |error| SqliteStore::error(error, "rolling back");
-        self.writer.gate.check()?;
+        self.check()?;
         let conn: &mut SqliteConnection = self;
         while transaction_depth::<Sqlite>(conn) > 1 {
             rollback_savepoint::<Sqlite>(conn).await.map_err(fail)?;
@@ -338,9 +344,8 @@ impl Turn {
         let Some(mut group) = self.group.take() else {
             return;
         };
-        let is_due = group.conn.is_none()
+        let is_due = group.link.as_ref().is_none_or(|link| link.gate.check().is_err())
             || self.is_alone
-            || self.writer.gate.check().is_err()
             || self.writer.waiting.load(Ordering::Acquire) == 0
             || group.members.len() >= GROUP_MAX
             || (!group.members.is_empty() && group.first_waits_since.elapsed() >= GROUP_PATIENCE);
@@ -354,15 +359,27 @@ impl Turn {
 
     /// Hands on a turn that was dropped in the middle, by a panic, a time limit or a caller that went away.
     pub(super) async fn abandon(mut self) {
+        let Some(gate) = self.gate() else {
+            return;
+        };
         // What still runs on the connection is interrupted, so that the turn is free soon and not when it has ended.
-        self.writer.gate.abandon();
+        gate.abandon();
         let undone = tokio::time::timeout(UNDO_LIMIT, self.roll_back_to_savepoint()).await;
         if matches!(undone, Ok(Ok(()))) {
-            self.writer.gate.forgive();
+            gate.forgive();
         } else {
-            self.group_mut().conn = None;
+            self.group_mut().link = None;
         }
         self.hand_on().await;
+    }
+
+    /// Fails if SQLite has ended the transaction by itself.
+    pub(super) fn check(&self) -> Result<()> {
+        self.gate().map_or(Ok(()), |gate| gate.check())
+    }
+
+    fn gate(&self) -> Option<Arc<Gate>> {
+        self.group.as_ref()?.link.as_ref().map(|link| link.gate.clone())
     }
 
     fn group_mut(&mut self) -> &mut Group {
@@ -389,7 +406,7 @@ impl Drop for Turn {
                 runtime.spawn(turn.abandon());
             }
             // The runtime is going away: no time for anything but to close the connection.
-            _ => group.conn = None,
+            _ => group.link = None,
         }
     }
 }
@@ -398,8 +415,8 @@ impl Deref for Turn {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
-        match self.group.as_ref().and_then(|group| group.conn.as_ref()) {
-            Some(conn) => conn,
+        match self.group.as_ref().and_then(|group| group.link.as_ref()) {
+            Some(link) => &link.conn,
             None => unreachable!("a turn has the connection until it ends"),
         }
     }
@@ -407,8 +424,8 @@ impl Deref for Turn {
 
 impl DerefMut for Turn {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
-        match self.group.as_mut().and_then(|group| group.conn.as_mut()) {
-            Some(conn) => conn,
+        match self.group.as_mut().and_then(|group| group.link.as_mut()) {
+            Some(link) => &mut link.conn,
             None => unreachable!("a turn has the connection until it ends"),
         }
     }

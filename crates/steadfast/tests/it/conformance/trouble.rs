@@ -93,6 +93,7 @@ async fn a_handler_that_ends_the_transaction_itself_is_never_acknowledged() {
 #[tokio::test]
 async fn a_constraint_that_fails_at_commit_leaves_nothing() {
     let harness = fresh::<Db>().await;
+    harness.defer_a_foreign_key().await;
     let command = harness.sf.command("effects.make", "k").owner(&harness.owner);
     let error = command
         .run(async |tx| {

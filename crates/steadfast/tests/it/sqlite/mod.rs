@@ -14,3 +14,4 @@ mod own_transaction;
 mod trouble;
 
 mod file;
+mod group;
