@@ -166,6 +166,10 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
                 offset,
                 retention: options.retention,
             };
+            if let Some(quota) = steadfast.quota() {
+                let store = steadfast.ask("charge the owner");
+                quota.charge::<Db>(store, conn, &settlement).await?;
+            }
             match steadfast
                 .ask("settle the key")
                 .settle_as_guest(conn, &settlement)

@@ -12,6 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) struct Timestamp(pub(crate) i64);
 
 impl Timestamp {
+    /// Long before anything.
+    #[cfg(feature = "sqlite")]
+    pub(crate) const MIN: Self = Self(i64::MIN);
+
     pub(crate) fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
     }

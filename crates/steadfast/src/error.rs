@@ -93,7 +93,7 @@ impl Error {
             | Code::Locked
             | Code::Conflict => Some(Duration::from_secs(1)),
             Code::CommitUnknown | Code::TimeLimit | Code::ShuttingDown => Some(Duration::from_secs(2)),
-            Code::ReadOnly | Code::Full | Code::RecordTooNew => Some(Duration::from_secs(10)),
+            Code::ReadOnly | Code::Full | Code::RecordTooNew | Code::QuotaExceeded => Some(Duration::from_secs(10)),
             _ => None,
         }
     }
@@ -199,6 +199,8 @@ codes! {
         "The body says it is JSON: it must be UTF-8, complete, with each member once per object, and nested at most 128 deep.";
     AnswerChanged "SF107" "the stored answer no longer has this type",
         "The stored bytes do not decode into the type this version of the program asks for. Read them with the older type, or use a new operation name for the new answer.";
+    QuotaExceeded "SF108" "the owner keeps too many keys",
+        "Each owner may keep a limited number of keys and bytes of answers. Send fewer commands; keys make room when their retention is over.";
     Unreachable "SF110" "the database cannot be reached",
         "Nothing was executed. Send the same request again later.";
     ConnectionLost "SF109" "the connection to the database was lost",

@@ -35,6 +35,7 @@ mod audit;
 mod failure;
 mod error;
 mod clock;
+mod purge;
 mod store;
 #[cfg(feature = "axum")]
 mod transport;
@@ -49,11 +50,12 @@ pub use audit::AuditEntry;
 pub use caller::{Caller, CallerCommand};
 pub use clock::{Clock, parse_duration};
 pub use command::{
-    ANSWER_LENGTH_MAX, AsyncOnce, AsyncRerun, Command, Conflict, FingerprintPolicy, KEY_LENGTH_MAX, Key, Owner, Reply,
-    Scope, Secret, StoreFailures,
+    ANSWER_LENGTH_MAX, AsyncOnce, AsyncRerun, Command, Conflict, FingerprintPolicy, KEY_LENGTH_MAX, Key, KeyAnswer,
+    KeyLookUp, KeyState, Owner, Quota, Reply, Scope, Secret, StoreFailures,
 };
 pub use error::{Code, Error, Result};
 pub use failure::{Failure, FailureClass, FailureKind};
+pub use purge::Purged;
 pub use steadfast::{Builder, Steadfast};
 pub use store::Database;
 #[cfg(feature = "axum")]

@@ -32,6 +32,8 @@ impl<Db: Database> Steadfast<Db> {
                 tokio::time::sleep(LAME_DUCK).await;
             }
         });
+        let house = self.clone();
+        tokio::spawn(async move { house.keep_house().await });
         let served = async {
             let ended = server.await;
             // A command may outlive the connection of the client that asked for it.

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::command::execute;
-use crate::command::{AsyncOnce, Command, CommandOptions, InFlight, Key, Point, Unkeyed};
+use crate::command::{AsyncOnce, Command, CommandOptions, InFlight, Key, KeyLookUp, Point, Quota, Unkeyed};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::store::{Begin, Begun, CommitError, Database, Guard, Names, Store, migration_script};
@@ -25,6 +25,9 @@ const IDLE_GRACE: Duration = Duration::from_secs(5);
 
 /// How long beginning may take beyond what the pool may: a few quick statements.
 const BEGIN_GRACE: Duration = Duration::from_secs(5);
+
+/// How often expired keys are purged.
+const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// Exactly-once effects on one database, the one of its pool.
 ///
@@ -69,6 +72,9 @@ struct Inner<Db: Database> {
     in_flight: InFlight,
     tasks: TaskTracker,
     stopping: CancellationToken,
+    id: String,
+    quota: Option<Quota>,
+    purge_every: Duration,
     #[cfg(feature = "axum")]
     problem_base: String,
     #[cfg(feature = "testing")]
@@ -103,6 +109,8 @@ impl<Db: Database> Steadfast<Db> {
             guard: Arc::default(),
             names: Arc::default(),
             clock: Clock::default(),
+            quota: None,
+            purge_every: PURGE_EVERY,
             #[cfg(feature = "axum")]
             problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
             #[cfg(feature = "testing")]
@@ -150,6 +158,28 @@ impl<Db: Database> Steadfast<Db> {
     /// An idempotent command: `operation` is its stable name, `key` the caller's value for this wish.
     pub fn command<'c>(&'c self, operation: &'c str, key: &'c str) -> Command<'c, Db> {
         Command::new(self, operation, key)
+    }
+
+    /// One key, to look its answer up or to evict it.
+    ///
+    /// ```
+    /// # use steadfast::{Owner, Steadfast};
+    /// # use steadfast::sqlx::Sqlite;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+    /// let owner = Owner::new("tenant-1", "user-a");
+    /// sf.command("orders.place", "key-1").owner(&owner).run(async |_| Ok(42)).await?;
+    ///
+    /// let answer = sf.key("orders.place", "key-1").owner(&owner).outcome().await?.expect("it has ended");
+    /// assert_eq!(answer.body, "42");
+    /// sf.key("orders.place", "key-1").owner(&owner).evict("ops@example.com", "the order was entered by hand").await?;
+    /// assert!(sf.key("orders.place", "key-1").owner(&owner).outcome().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn key<'c>(&'c self, operation: &'c str, key: &'c str) -> KeyLookUp<'c, Db> {
+        KeyLookUp::new(self, operation, key)
     }
 
     /// Works in the caller's own transaction, which the caller commits: see [`Caller`].
@@ -247,7 +277,19 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.problem_base
     }
 
-    #[cfg(feature = "axum")]
+    /// The name this instance holds leases by.
+    pub(crate) fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        self.0.quota
+    }
+
+    pub(crate) fn purge_every(&self) -> Duration {
+        self.0.purge_every
+    }
+
     pub(crate) async fn stopped(&self) {
         self.0.stopping.cancelled().await;
     }
@@ -290,6 +332,13 @@ impl<Db: Database> Steadfast<Db> {
     }
 }
 
+/// A name that no other instance has.
+fn random_id() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let (one, other) = (RandomState::new().hash_one(0), RandomState::new().hash_one(1));
+    format!("{one:016x}{other:016x}")
+}
+
 /// Settings of a [`Steadfast`].
 #[must_use = "nothing happens until `build`"]
 pub struct Builder<Db: Database> {
@@ -297,6 +346,8 @@ pub struct Builder<Db: Database> {
     guard: Arc<Guard>,
     names: Arc<Names>,
     clock: Clock,
+    quota: Option<Quota>,
+    purge_every: Duration,
     #[cfg(feature = "axum")]
     problem_base: String,
     #[cfg(feature = "testing")]
@@ -316,6 +367,18 @@ impl<Db: Database> Builder<Db> {
     /// Shares a clock, for tests and labs that move the time.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Limits how much each owner may keep; without it, there is no limit. All processes should have the same.
+    pub fn quota(mut self, quota: Quota) -> Self {
+        self.quota = Some(quota);
+        self
+    }
+
+    /// How often [`Steadfast::keep_house`] purges, roughly; every hour by default.
+    pub fn purge_every(mut self, period: Duration) -> Self {
+        self.purge_every = period;
         self
     }
 
@@ -362,6 +425,9 @@ impl<Db: Database> Builder<Db> {
             in_flight: InFlight::new(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
+            id: random_id(),
+            quota: self.quota,
+            purge_every: self.purge_every,
             #[cfg(feature = "axum")]
             problem_base: self.problem_base.clone(),
             #[cfg(feature = "testing")]

@@ -22,6 +22,8 @@ pub const COMMAND_REPEATS_TOTAL: &str = "steadfast_command_repeats_total";
 /// Commits whose reply was lost, by how they were `resolved`.
 pub const COMMITS_RESOLVED_TOTAL: &str = "steadfast_commits_resolved_total";
 
+/// Expired keys that were deleted.
+pub const KEYS_PURGED_TOTAL: &str = "steadfast_keys_purged_total";
 /// COMMITs on SQLite, by whether the group of commands `ended` as `committed` or `failed`.
 pub const GROUPS_TOTAL: &str = "steadfast_groups_total";
 
@@ -87,6 +89,17 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) {
 pub(crate) fn resolved(resolved: &'static str) {
     counter!(COMMITS_RESOLVED_TOTAL, "resolved" => resolved).increment(1);
     tracing::warn!(resolved, "the reply to a commit was lost");
+}
+
+pub(crate) fn purged(keys: u64) {
+    counter!(KEYS_PURGED_TOTAL).increment(keys);
+    if keys > 0 {
+        tracing::info!(keys, "expired keys were purged");
+    }
+}
+
+pub(crate) fn purge_failed(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "expired keys could not be purged; it is tried again");
 }
 
 #[cfg(feature = "sqlite")]

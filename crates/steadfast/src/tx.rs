@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
-use crate::command::AsyncOnce;
+use crate::command::{AsyncOnce, Key};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
@@ -117,6 +117,23 @@ impl<Db: Database> Tx<Db> {
         self.steadfast
             .ask("settle the key")
             .settle(held(&mut self.held), settlement)
+            .await
+    }
+
+    /// Counts a key that is about to be stored against its owner's quota, if there is one.
+    pub(crate) async fn charge(&mut self, settlement: &Settlement<'_>) -> Result<()> {
+        let Some(quota) = self.steadfast.quota() else {
+            return Ok(());
+        };
+        let store = self.steadfast.ask("charge the owner");
+        quota.charge::<Db>(store, &mut *held(&mut self.held), settlement).await
+    }
+
+    /// Removes a key's record. False: there is none.
+    pub(crate) async fn remove_key(&mut self, key: &Key) -> Result<bool> {
+        self.steadfast
+            .ask("remove the key")
+            .remove_key(held(&mut self.held), key)
             .await
     }
 

@@ -97,6 +97,7 @@ impl<Db: Database> Finish<Db> {
             offset: self.sf.clock().ahead(),
             retention: self.claimant.options.retention,
         };
+        tx.charge(&settlement).await?;
         let settled = tx.settle(&settlement).await?;
         Ok(settled.map(|transaction| (transaction, finished)))
     }

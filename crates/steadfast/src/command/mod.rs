@@ -12,6 +12,8 @@ mod outcome;
 mod in_flight;
 mod point;
 mod closure;
+mod quota;
+mod look_up;
 mod call;
 
 use std::time::Duration;
@@ -20,13 +22,15 @@ pub use call::{Command, Reply};
 pub use closure::{AsyncOnce, AsyncRerun};
 pub use fingerprint::{FingerprintPolicy, Secret};
 pub use key::{KEY_LENGTH_MAX, Key, Owner, Scope};
-pub use outcome::ANSWER_LENGTH_MAX;
+pub use look_up::{KeyAnswer, KeyLookUp};
+pub use outcome::{ANSWER_LENGTH_MAX, KeyState};
 pub use point::Point;
+pub use quota::Quota;
 
 pub(crate) use call::{Unkeyed, Wish, read_outcome, value_outcome};
 pub(crate) use fingerprint::{Comparison, Fingerprint, Input};
 pub(crate) use in_flight::InFlight;
-pub(crate) use outcome::{KeyState, Outcome, Record, Stored};
+pub(crate) use outcome::{Outcome, Record, Stored};
 
 use crate::error::{Code, Error, Result};
 use crate::failure::FailureClass;

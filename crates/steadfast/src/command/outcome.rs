@@ -24,13 +24,16 @@ pub(crate) struct Outcome {
 
 /// The states of a key. There is no "started": in one transaction nobody could see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyState {
+pub enum KeyState {
+    /// The command succeeded.
     Completed,
+    /// The command failed, and its failure is stored.
     Failed,
 }
 
 impl KeyState {
-    pub(crate) fn as_str(self) -> &'static str {
+    /// The state as it is spelled everywhere.
+    pub fn as_str(self) -> &'static str {
         match self {
             KeyState::Completed => "completed",
             KeyState::Failed => "failed",
@@ -86,6 +89,11 @@ impl Outcome {
 }
 
 impl Stored {
+    /// The bytes that count against a quota.
+    pub(crate) fn size(&self) -> i64 {
+        i64::try_from(self.headers.len() + self.body.len()).unwrap_or(i64::MAX)
+    }
+
     pub(crate) fn read(self) -> Result<Outcome> {
         let state = match self.state.as_str() {
             "completed" => KeyState::Completed,

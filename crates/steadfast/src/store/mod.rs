@@ -12,7 +12,7 @@ mod postgres;
 mod sqlite;
 
 use std::future::Future;
-use std::ops::DerefMut;
+use std::ops::{DerefMut, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) use names::Names;
 
 use crate::audit::AuditEntry;
 use crate::clock::{Offset, Timestamp};
-use crate::command::{Fingerprint, Key, Record, Stored};
+use crate::command::{Fingerprint, Key, Owner, Quota, Record, Stored};
 use crate::error::{Code, Error, Result};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
@@ -113,6 +113,38 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
 
     /// Reads a key's record outside any transaction.
     fn look_up(&self, key: &Key) -> impl Future<Output = Result<LookUp>> + Send;
+
+    /// Removes a key's record in a transaction of ours. False: there is none.
+    fn remove_key(&self, held: &mut Self::Held, key: &Key) -> impl Future<Output = Result<bool>> + Send;
+    /// Counts a key that is about to be settled. False: its owner has no room left.
+    fn charge(
+        &self,
+        conn: &mut Db::Connection,
+        settlement: &Settlement<'_>,
+        quota: Quota,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    // Purge.
+
+    /// How far one [`delete_keys`](Store::delete_keys) should go, so that it holds nobody up.
+    const PURGE_STEP: i64;
+    /// The places that keys are at, for walking through them.
+    fn key_places(&self) -> impl Future<Output = Result<Range<i64>>> + Send;
+    /// Deletes the doomed keys at these places, in a transaction of its own.
+    fn delete_keys(&self, places: Range<i64>, doomed: &Doomed<'_>) -> impl Future<Output = Result<u64>> + Send;
+
+    // Leases.
+
+    /// Takes a lease, or renews one's own, and says its token. `None`: somebody else holds it.
+    fn take_lease(
+        &self,
+        name: &str,
+        holder: &str,
+        ttl: Duration,
+        offset: Offset,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// Gives a lease back before its time.
+    fn release_lease(&self, name: &str, holder: &str) -> impl Future<Output = Result<()>> + Send;
 
     // The caller's own transaction.
 
@@ -212,6 +244,13 @@ pub(crate) enum Begun<H> {
 pub(crate) struct LookUp {
     pub(crate) now: Timestamp,
     pub(crate) record: Option<Record>,
+}
+
+/// Which keys are deleted.
+#[derive(Clone, Copy)]
+pub(crate) enum Doomed<'a> {
+    Expired(Offset),
+    OwnedBy(&'a Owner),
 }
 
 /// What is written when a command ends.

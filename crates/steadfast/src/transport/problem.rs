@@ -21,6 +21,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         Code::InFlight => StatusCode::CONFLICT,      // "still being processed … SHOULD reply with 409"
         Code::Mismatch => StatusCode::UNPROCESSABLE_ENTITY, // "different request payload … SHOULD reply with 422"
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE, // RFC 9110, 15.5.14
+        Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS, // RFC 6585, 4
         Code::BodyRefused => StatusCode::BAD_REQUEST, // RFC 9110, 15.5.1
         // The handler's own word.
         Code::HandlerFailed => StatusCode::UNPROCESSABLE_ENTITY, // refined by the failure's class, below
@@ -148,7 +149,7 @@ mod tests {
         for &code in Code::ALL {
             let error = Error::new(code, "x");
             let says_when = problem(&error, PROBLEM_BASE, None).headers().contains_key(RETRY_AFTER);
-            let may_pass = matches!(status_of(code), StatusCode::SERVICE_UNAVAILABLE | StatusCode::CONFLICT);
+            let may_pass = matches!(status_of(code).as_u16(), 409 | 429 | 503);
             assert_eq!(says_when, may_pass, "{code}");
         }
     }

@@ -62,18 +62,20 @@ pub(super) async fn claim_as_guest(
         .bind(&key.hash[..])
         .bind(lock_of(names, key))
         .bind(offset.0)
-        .fetch_one(conn)
+        .fetch_one(&mut *conn)
         .await
         .map_err(|error| PostgresStore::error(error, "claiming the key"))?;
     let is_live: Option<bool> = get(&row, "is_live")?;
-    match read_record(&row)?.filter(|_| is_live == Some(true)) {
-        Some(record) => Ok(Begun::Ended(record)),
-        None if get(&row, "is_ours")? => Ok(Begun::Ours(())),
-        None => Ok(Begun::InFlight),
-    }
+    match read_record(&row)? {
+        Some(record) if is_live == Some(true) => return Ok(Begun::Ended(record)),
+        _ if !get::<bool, _>(&row, "is_ours")? => return Ok(Begun::InFlight),
+        Some(_) => remove(conn, names, key).await?,
+        None => false,
+    };
+    Ok(Begun::Ours(()))
 }
 
-/// Writes the key with its outcome, once, at the end. An expired record of the same key makes room.
+/// Writes the key with its outcome, once, at the end.
 ///
 /// It asks whether the transaction is the one that claimed the key: had the handler ended that, the key would be
 /// stored in another one than the business rows.
@@ -84,22 +86,13 @@ pub(super) async fn settle(
 ) -> Result<Option<TransactionId>> {
     let statement = names.sql(
         "
-        INSERT INTO steadfast.keys AS k
+        INSERT INTO steadfast.keys
                (hash, scope, tenant, owner, operation, value, fingerprint,
                 state, status, headers, body, format, created_at, expires_at)
         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, now.at, now.at + $14 * interval '1 microsecond'
         FROM (SELECT clock_timestamp() + $13 * interval '1 microsecond' AS at) AS now
         WHERE current_setting('sf.transaction', true) = 'open'
-        ON CONFLICT ON CONSTRAINT keys_one_outcome DO UPDATE
-        SET fingerprint = excluded.fingerprint,
-            state       = excluded.state,
-            status      = excluded.status,
-            headers     = excluded.headers,
-            body        = excluded.body,
-            format      = excluded.format,
-            created_at  = excluded.created_at,
-            expires_at  = excluded.expires_at
-        WHERE k.expires_at <= excluded.created_at
+        ON CONFLICT ON CONSTRAINT keys_one_outcome DO NOTHING
         RETURNING pg_current_xact_id()::text",
     );
     let Settlement { key, stored, .. } = settlement;
@@ -141,6 +134,16 @@ pub(super) async fn check_same(conn: &mut PgConnection) -> Result<()> {
         "the handler ended the transaction itself, so what it wrote could not commit as one; leave COMMIT and ROLLBACK \
          to the toolkit and use tx.savepoint(..) for a part that may fail",
     ))
+}
+
+/// Removes the record of a key: an expired one that makes room, or one that an operator evicts.
+pub(super) async fn remove(conn: &mut PgConnection, names: &Names, key: &Key) -> Result<bool> {
+    sqlx::query(names.sql("DELETE FROM steadfast.keys WHERE hash = $1"))
+        .bind(&key.hash[..])
+        .execute(conn)
+        .await
+        .map(|removed| removed.rows_affected() > 0)
+        .map_err(|error| PostgresStore::error(error, "removing a key"))
 }
 
 /// When the transaction began, which is what `now()` says as long as it lasts.

@@ -21,6 +21,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "claim",
         sql: include_str!("migrations/0003_claim.sql"),
     },
+    Migration {
+        version: 4,
+        name: "purge",
+        sql: include_str!("migrations/0004_purge.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

@@ -6,8 +6,10 @@
 mod audit;
 mod keys;
 mod migrations;
+mod purge;
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +19,12 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr};
 use tokio::sync::OnceCell;
 
 use super::{
-    Begin, Begun, CommitError, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId, begin_transaction,
-    classify_common, commit_transaction, rollback_transaction,
+    Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId,
+    begin_transaction, classify_common, commit_transaction, rollback_transaction,
 };
 use crate::audit::AuditEntry;
 use crate::clock::{Offset, Timestamp};
-use crate::command::Key;
+use crate::command::{Key, Quota};
 use crate::error::{Code, Error, Result};
 
 /// How long a request waits for a connection of a pool that we opened. Short, so that a caller learns that the
@@ -245,6 +247,32 @@ impl Store<Postgres> for PostgresStore {
 
     async fn look_up(&self, key: &Key) -> Result<LookUp> {
         keys::look_up(&self.pool, &self.names, key).await
+    }
+
+    async fn remove_key(&self, conn: &mut PoolConnection<Postgres>, key: &Key) -> Result<bool> {
+        keys::remove(conn, &self.names, key).await
+    }
+
+    async fn charge(&self, conn: &mut PgConnection, settlement: &Settlement<'_>, quota: Quota) -> Result<bool> {
+        purge::charge(conn, &self.names, settlement, quota).await
+    }
+
+    const PURGE_STEP: i64 = purge::STEP;
+
+    async fn key_places(&self) -> Result<Range<i64>> {
+        purge::places(&self.pool, &self.names).await
+    }
+
+    async fn delete_keys(&self, places: Range<i64>, doomed: &Doomed<'_>) -> Result<u64> {
+        purge::delete(&self.pool, &self.names, places, doomed).await
+    }
+
+    async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
+        purge::take_lease(&self.pool, &self.names, name, holder, ttl, offset).await
+    }
+
+    async fn release_lease(&self, name: &str, holder: &str) -> Result<()> {
+        purge::release_lease(&self.pool, &self.names, name, holder).await
     }
 
     async fn check_guest(&self, _: &mut PgConnection) -> Result<()> {

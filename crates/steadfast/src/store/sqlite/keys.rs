@@ -76,15 +76,21 @@ async fn make_room(
 ) -> Result<Option<Record>> {
     match record {
         Some(record) if !record.is_live(offset.now()) => {
-            sqlx::query(names.sql("DELETE FROM steadfast_keys WHERE hash = $1"))
-                .bind(&key.hash[..])
-                .execute(conn)
-                .await
-                .map_err(|error| SqliteStore::error(error, "removing an expired key"))?;
+            remove(conn, names, key).await?;
             Ok(None)
         }
         record => Ok(record),
     }
+}
+
+/// Removes the record of a key: an expired one that makes room, or one that an operator evicts.
+pub(super) async fn remove(conn: &mut SqliteConnection, names: &Names, key: &Key) -> Result<bool> {
+    sqlx::query(names.sql("DELETE FROM steadfast_keys WHERE hash = $1"))
+        .bind(&key.hash[..])
+        .execute(conn)
+        .await
+        .map(|removed| removed.rows_affected() > 0)
+        .map_err(|error| SqliteStore::error(error, "removing a key"))
 }
 
 /// Writes the key with its outcome, once, at the end, and closes the turn. False: the key is there already.

@@ -8,9 +8,11 @@ mod audit;
 mod gate;
 mod keys;
 mod migrations;
+mod purge;
 mod writer;
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +20,12 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
 use super::{
-    Begin, Begun, CommitError, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId, classify_common,
+    Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId,
+    classify_common,
 };
 use crate::audit::AuditEntry;
 use crate::clock::{self, Offset, Timestamp};
-use crate::command::Key;
+use crate::command::{Key, Quota};
 use crate::error::{Code, Error, Result};
 
 use writer::{Turn, Writer};
@@ -49,6 +52,21 @@ impl SqliteStore {
             .await
             .map(drop)
             .map_err(Self::fail("beginning a turn"))
+    }
+
+    /// A turn for a statement of our own.
+    async fn take_turn(&self) -> Result<Turn> {
+        let mut turn = self.writer.take_turn(false).await?;
+        self.open(&mut turn).await?;
+        Ok(turn)
+    }
+
+    /// Makes a statement of our own durable. All of them can be repeated, so what became of a COMMIT is not asked.
+    async fn end_turn(&self, mut turn: Turn) -> Result<()> {
+        self.seal(&mut turn).await?;
+        turn.commit().await.map_err(|error| match error {
+            CommitError::Refused(error) | CommitError::Unknown(error) => error,
+        })
     }
 
     fn fail(what: &str) -> impl FnOnce(sqlx::Error) -> Error + '_ {
@@ -185,6 +203,40 @@ impl Store<Sqlite> for SqliteStore {
             now: clock::machine(),
             record: keys::look_up(&mut conn, &self.names, key).await?,
         })
+    }
+
+    async fn remove_key(&self, turn: &mut Turn, key: &Key) -> Result<bool> {
+        keys::remove(turn, &self.names, key).await
+    }
+
+    async fn charge(&self, conn: &mut SqliteConnection, settlement: &Settlement<'_>, quota: Quota) -> Result<bool> {
+        purge::charge(conn, &self.names, settlement, quota).await
+    }
+
+    const PURGE_STEP: i64 = purge::STEP;
+
+    async fn key_places(&self) -> Result<Range<i64>> {
+        purge::places(&self.readers, &self.names).await
+    }
+
+    async fn delete_keys(&self, places: Range<i64>, doomed: &Doomed<'_>) -> Result<u64> {
+        let mut turn = self.take_turn().await?;
+        let deleted = purge::delete(&mut turn, &self.names, places, doomed).await?;
+        self.end_turn(turn).await?;
+        Ok(deleted)
+    }
+
+    async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
+        let mut turn = self.take_turn().await?;
+        let token = purge::take_lease(&mut turn, &self.names, name, holder, ttl, offset).await?;
+        self.end_turn(turn).await?;
+        Ok(token)
+    }
+
+    async fn release_lease(&self, name: &str, holder: &str) -> Result<()> {
+        let mut turn = self.take_turn().await?;
+        purge::release_lease(&mut turn, &self.names, name, holder).await?;
+        self.end_turn(turn).await
     }
 
     async fn check_guest(&self, conn: &mut SqliteConnection) -> Result<()> {

@@ -10,6 +10,8 @@ mod http;
 mod in_flight;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
+#[path = "../conformance/purge.rs"]
+mod purge;
 #[path = "../conformance/trouble.rs"]
 mod trouble;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use steadfast::testing::Point;
-use steadfast::{Code, Error, Reply, Steadfast};
+use steadfast::{Code, Error, Purged, Reply, Steadfast};
 
 use super::Db;
 use super::wire::Wire;
@@ -438,4 +438,33 @@ async fn the_toolkit_runs_as_a_role_that_may_not_create_anything() {
             "{forbidden}"
         );
     }
+}
+
+#[tokio::test]
+async fn purge_walks_through_pages_and_passes_by_what_is_locked() {
+    let harness = fresh::<Db>().await;
+    let (sf, clock) = harness.another_with_clock().await;
+    for key in ["locked", "free"] {
+        run(&harness, &sf, key).await.unwrap();
+    }
+    clock.set_offset(Duration::from_secs(48 * 3600));
+    let mut lock = harness.admin.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM steadfast.keys WHERE value = 'locked' FOR UPDATE")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    assert_eq!(sf.purge().await.unwrap(), Purged::Keys(1), "it does not wait");
+    lock.rollback().await.unwrap();
+    assert_eq!(sf.purge().await.unwrap(), Purged::Keys(1));
+
+    let plan: Vec<String> = sqlx::query_scalar(
+        "EXPLAIN SELECT ctid FROM steadfast.keys
+         WHERE ctid >= '(0,0)'::text::tid AND ctid < '(256,0)'::text::tid
+           AND expires_at <= (SELECT clock_timestamp() + 0 * interval '1 microsecond')
+         FOR UPDATE SKIP LOCKED",
+    )
+    .fetch_all(&harness.admin)
+    .await
+    .unwrap();
+    assert!(plan.join("\n").contains("Tid Range Scan"), "{plan:#?}");
 }

@@ -9,6 +9,7 @@ CREATE FUNCTION steadfast.claim(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     is_ours boolean;
+    is_live boolean;
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'the connection is in a transaction that somebody left open' USING ERRCODE = 'SFC01';
@@ -24,11 +25,15 @@ BEGIN
 
     -- In this order: what is read after the lock was taken is what its last holder committed.
     is_ours := pg_try_advisory_xact_lock(key_lock);
-    PERFORM FROM steadfast.keys
-    WHERE hash = key_hash AND expires_at > clock_timestamp() + offset_micros * interval '1 microsecond';
-    IF FOUND THEN
+    SELECT expires_at > clock_timestamp() + offset_micros * interval '1 microsecond' INTO is_live
+    FROM steadfast.keys
+    WHERE hash = key_hash;
+    IF is_live THEN
         RAISE EXCEPTION 'the command has ended before; its answer is replayed' USING ERRCODE = 'SFC02';
     ELSIF NOT is_ours THEN
         RAISE EXCEPTION 'the command is in flight' USING ERRCODE = 'SFC03';
+    ELSIF NOT is_live THEN
+        -- An expired record makes room.
+        DELETE FROM steadfast.keys WHERE hash = key_hash;
     END IF;
 END $$;

@@ -1,0 +1,95 @@
+//! Keeping the tables small: expired keys are purged, an owner's keys erased.
+//!
+//! Expiry itself needs no purge: a key counts as absent from the moment it expires. One process purges at a time,
+//! by a lease, though two of them would do no harm.
+
+use std::time::Duration;
+
+use crate::audit::AuditEntry;
+use crate::clock::jitter;
+use crate::command::Owner;
+use crate::error::Result;
+use crate::steadfast::Steadfast;
+use crate::store::{Database, Doomed, Store};
+use crate::telemetry;
+
+/// The lease of whoever purges, and how long it lasts without being renewed. Renewed with every stretch.
+const LEASE: &str = "purge";
+const LEASE_TTL: Duration = Duration::from_secs(60);
+
+/// What purging came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purged {
+    /// So many expired keys were deleted.
+    Keys(u64),
+    /// Another process is purging.
+    Elsewhere,
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// Deletes expired keys, a short statement at a time, unless another process is at it.
+    ///
+    /// [`keep_house`](Self::keep_house) does it every hour; call this to have it done now.
+    ///
+    /// # Errors
+    /// If the database does not answer. What was deleted until then stays deleted.
+    pub async fn purge(&self) -> Result<Purged> {
+        let mut count = 0;
+        let mut places = self.ask("look where keys are").key_places().await?;
+        while !places.is_empty() {
+            let lease = self
+                .ask("take the lease")
+                .take_lease(LEASE, self.id(), LEASE_TTL, self.clock().ahead());
+            if lease.await?.is_none() {
+                return Ok(Purged::Elsewhere);
+            }
+            let step = places.start..places.end.min(places.start.saturating_add(Db::Store::PURGE_STEP));
+            places.start = step.end;
+            let doomed = Doomed::Expired(self.clock().ahead());
+            count += self.ask("delete expired keys").delete_keys(step, &doomed).await?;
+        }
+        self.ask("release the lease").release_lease(LEASE, self.id()).await?;
+        telemetry::purged(count);
+        Ok(Purged::Keys(count))
+    }
+
+    /// Deletes every key of an owner with its stored answers, and writes into the audit who did that and why.
+    ///
+    /// What the owner's commands did stays done. Keys that the owner shares with others (a wider [`Scope`](crate::Scope))
+    /// stay too, and so do the names in the audit.
+    ///
+    /// # Errors
+    /// If the database does not answer: then some keys may be gone and others not, and the call can be repeated.
+    pub async fn erase(&self, owner: &Owner, actor: &str, reason: &str) -> Result<u64> {
+        let mut count = 0;
+        let mut places = self.ask("look where keys are").key_places().await?;
+        while !places.is_empty() {
+            let step = places.start..places.end.min(places.start.saturating_add(Db::Store::PURGE_STEP));
+            places.start = step.end;
+            count += self
+                .ask("delete the owner's keys")
+                .delete_keys(step, &Doomed::OwnedBy(owner))
+                .await?;
+        }
+        let subject = format!("{}/{} ({count} keys)", owner.tenant(), owner.user());
+        let entry = AuditEntry::new(actor, "owner.erase", subject).because(reason);
+        let entry = &entry;
+        self.transact(async |tx| Ok(tx.audit(entry).await?)).await?;
+        Ok(count)
+    }
+
+    /// Does what has to be done from time to time, until [`stop`](Self::stop): purges every hour.
+    ///
+    /// [`serve`](Self::serve) runs it by itself. With a server of your own, spawn it once for each process.
+    pub async fn keep_house(&self) {
+        loop {
+            tokio::select! {
+                () = self.stopped() => return,
+                () = tokio::time::sleep(jitter(self.purge_every())) => {}
+            }
+            if let Err(error) = self.purge().await {
+                telemetry::purge_failed(&error);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What removes keys on PostgreSQL, and counts them.
+//!
+//! There is no index on expiry: every command would pay for it. Purging walks through the pages of the table
+//! instead, a stretch at a time, each a short statement that passes by whatever is locked.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use sqlx::{PgConnection, PgPool};
+
+use super::{Doomed, Names, PostgresStore, Quota, Settlement, Store};
+use crate::clock::{Offset, micros};
+use crate::error::Result;
+
+/// How many pages of the table one statement looks at: two megabytes, some thousands of rows, a few milliseconds.
+pub(super) const STEP: i64 = 256;
+
+/// The pages that keys are on.
+pub(super) async fn places(pool: &PgPool, names: &Names) -> Result<Range<i64>> {
+    let pages: i64 = sqlx::query_scalar(
+        names.sql("SELECT pg_relation_size('steadfast.keys') / current_setting('block_size')::bigint"),
+    )
+    .fetch_one(pool)
+    .await
+    .map_err(|error| PostgresStore::error(error, "looking at the size of the table of keys"))?;
+    Ok(0..pages)
+}
+
+/// Deletes the doomed on these pages, as a transaction of its own.
+pub(super) async fn delete(pool: &PgPool, names: &Names, pages: Range<i64>, doomed: &Doomed<'_>) -> Result<u64> {
+    let (first, end) = (format!("({},0)", pages.start), format!("({},0)", pages.end));
+    let query = match doomed {
+        Doomed::Expired(offset) => sqlx::query(names.sql(
+            "
+            WITH doomed AS (
+                SELECT ctid FROM steadfast.keys
+                WHERE ctid >= $1::text::tid AND ctid < $2::text::tid
+                  AND expires_at <= (SELECT clock_timestamp() + $3 * interval '1 microsecond')
+                FOR UPDATE SKIP LOCKED)
+            DELETE FROM steadfast.keys AS k USING doomed WHERE k.ctid = doomed.ctid",
+        ))
+        .bind(first)
+        .bind(end)
+        .bind(offset.0),
+        Doomed::OwnedBy(owner) => sqlx::query(names.sql(
+            "
+            DELETE FROM steadfast.keys
+            WHERE ctid >= $1::text::tid AND ctid < $2::text::tid AND tenant = $3 AND owner = $4",
+        ))
+        .bind(first)
+        .bind(end)
+        .bind(owner.tenant())
+        .bind(owner.user()),
+    };
+    query
+        .execute(pool)
+        .await
+        .map(|deleted| deleted.rows_affected())
+        .map_err(|error| PostgresStore::error(error, "deleting keys"))
+}
+
+/// Counts a key that is about to be stored. False: its owner has no room left.
+pub(super) async fn charge(
+    conn: &mut PgConnection,
+    names: &Names,
+    settlement: &Settlement<'_>,
+    quota: Quota,
+) -> Result<bool> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast.usage AS u (tenant, owner, keys, bytes)
+        VALUES ($1, $2, 1, $3)
+        ON CONFLICT ON CONSTRAINT usage_one_owner DO UPDATE
+        SET keys = u.keys + 1, bytes = u.bytes + excluded.bytes
+        WHERE u.keys < $4 AND u.bytes + excluded.bytes <= $5",
+    );
+    sqlx::query(statement)
+        .bind(&settlement.key.tenant)
+        .bind(&settlement.key.user)
+        .bind(settlement.stored.size())
+        .bind(quota.keys)
+        .bind(quota.bytes)
+        .execute(conn)
+        .await
+        .map(|counted| counted.rows_affected() > 0)
+        .map_err(|error| PostgresStore::error(error, "counting a key"))
+}
+
+/// Takes a lease, or renews one's own. `None`: somebody else holds it.
+pub(super) async fn take_lease(
+    pool: &PgPool,
+    names: &Names,
+    name: &str,
+    holder: &str,
+    ttl: Duration,
+    offset: Offset,
+) -> Result<Option<i64>> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast.leases AS l (name, holder, token, expires_at)
+        SELECT $1, $2, 1, now.at + $3 * interval '1 microsecond'
+        FROM (SELECT clock_timestamp() + $4 * interval '1 microsecond' AS at) AS now
+        ON CONFLICT ON CONSTRAINT leases_one_holder DO UPDATE
+        SET holder     = excluded.holder,
+            token      = l.token + 1,
+            expires_at = excluded.expires_at
+        WHERE l.holder = excluded.holder OR l.expires_at <= excluded.expires_at - $3 * interval '1 microsecond'
+        RETURNING token",
+    );
+    sqlx::query_scalar(statement)
+        .bind(name)
+        .bind(holder)
+        .bind(micros(ttl))
+        .bind(offset.0)
+        .fetch_optional(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "taking a lease"))
+}
+
+/// Gives a lease back before its time.
+pub(super) async fn release_lease(pool: &PgPool, names: &Names, name: &str, holder: &str) -> Result<()> {
+    let statement = names.sql("UPDATE steadfast.leases SET expires_at = '-infinity' WHERE name = $1 AND holder = $2");
+    sqlx::query(statement)
+        .bind(name)
+        .bind(holder)
+        .execute(pool)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "releasing a lease"))
+}

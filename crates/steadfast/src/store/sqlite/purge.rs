@@ -1,0 +1,126 @@
+//! What removes keys on SQLite, and counts them.
+//!
+//! There is no index on expiry: every command would pay for it. Purging walks through the rows in the order they were
+//! written in, a stretch at a time, each a turn on the writer like any other.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use sqlx::{SqliteConnection, SqlitePool};
+
+use super::{Doomed, Names, Quota, Settlement, SqliteStore, Store};
+use crate::clock::{Offset, Timestamp};
+use crate::error::Result;
+
+/// How many row numbers one turn looks at: a few milliseconds.
+pub(super) const STEP: i64 = 5_000;
+
+/// The row numbers of keys.
+pub(super) async fn places(readers: &SqlitePool, names: &Names) -> Result<Range<i64>> {
+    let (first, last): (i64, i64) =
+        sqlx::query_as(names.sql("SELECT coalesce(min(rowid), 0), coalesce(max(rowid), -1) FROM steadfast_keys"))
+            .fetch_one(readers)
+            .await
+            .map_err(|error| SqliteStore::error(error, "looking at the size of the table of keys"))?;
+    Ok(first..last.saturating_add(1))
+}
+
+/// Deletes the doomed among these rows.
+pub(super) async fn delete(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    rows: Range<i64>,
+    doomed: &Doomed<'_>,
+) -> Result<u64> {
+    let query = match doomed {
+        Doomed::Expired(offset) => {
+            sqlx::query(names.sql("DELETE FROM steadfast_keys WHERE rowid >= $1 AND rowid < $2 AND expires_at <= $3"))
+                .bind(rows.start)
+                .bind(rows.end)
+                .bind(offset.now().0)
+        }
+        Doomed::OwnedBy(owner) => sqlx::query(
+            names.sql("DELETE FROM steadfast_keys WHERE rowid >= $1 AND rowid < $2 AND tenant = $3 AND owner = $4"),
+        )
+        .bind(rows.start)
+        .bind(rows.end)
+        .bind(owner.tenant())
+        .bind(owner.user()),
+    };
+    query
+        .execute(conn)
+        .await
+        .map(|deleted| deleted.rows_affected())
+        .map_err(|error| SqliteStore::error(error, "deleting keys"))
+}
+
+/// Counts a key that is about to be stored. False: its owner has no room left.
+pub(super) async fn charge(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    settlement: &Settlement<'_>,
+    quota: Quota,
+) -> Result<bool> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast_usage (tenant, owner, keys, bytes)
+        VALUES ($1, $2, 1, $3)
+        ON CONFLICT (tenant, owner) DO UPDATE
+        SET keys = keys + 1, bytes = bytes + excluded.bytes
+        WHERE keys < $4 AND bytes + excluded.bytes <= $5",
+    );
+    sqlx::query(statement)
+        .bind(&settlement.key.tenant)
+        .bind(&settlement.key.user)
+        .bind(settlement.stored.size())
+        .bind(quota.keys)
+        .bind(quota.bytes)
+        .execute(conn)
+        .await
+        .map(|counted| counted.rows_affected() > 0)
+        .map_err(|error| SqliteStore::error(error, "counting a key"))
+}
+
+/// Takes a lease, or renews one's own. `None`: somebody else holds it.
+pub(super) async fn take_lease(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    name: &str,
+    holder: &str,
+    ttl: Duration,
+    offset: Offset,
+) -> Result<Option<i64>> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast_leases (name, holder, token, expires_at)
+        VALUES ($1, $2, 1, $3)
+        ON CONFLICT (name) DO UPDATE
+        SET holder     = excluded.holder,
+            token      = token + 1,
+            expires_at = excluded.expires_at
+        WHERE holder = excluded.holder OR expires_at <= $4
+        RETURNING token",
+    );
+    let now = offset.now();
+    sqlx::query_scalar(statement)
+        .bind(name)
+        .bind(holder)
+        .bind(now.after(ttl).0)
+        .bind(now.0)
+        .fetch_optional(conn)
+        .await
+        .map_err(|error| SqliteStore::error(error, "taking a lease"))
+}
+
+/// Gives a lease back before its time.
+pub(super) async fn release_lease(conn: &mut SqliteConnection, names: &Names, name: &str, holder: &str) -> Result<()> {
+    let statement = names.sql("UPDATE steadfast_leases SET expires_at = $3 WHERE name = $1 AND holder = $2");
+    sqlx::query(statement)
+        .bind(name)
+        .bind(holder)
+        .bind(Timestamp::MIN.0)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(|error| SqliteStore::error(error, "releasing a lease"))
+}
