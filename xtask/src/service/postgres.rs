@@ -17,11 +17,20 @@ pub(crate) const POSTGRES: Service = Service {
     programs: &["initdb", "postgres"],
     versions_dir: "/usr/lib/postgresql",
     users: &["postgres", "nobody"],
+    arguments: &[
+        "-c",
+        "fsync=off",
+        "-c",
+        "synchronous_commit=off",
+        "-c",
+        "full_page_writes=off",
+        "-c",
+        "max_connections=300",
+    ],
     start: r#"
         "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" &&
         exec "$bin/postgres" -D "$home/data" -p "$port" \
-            -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
-            -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories= $arguments
     "#,
     // An immediate shutdown: it does not wait for clients, and the data is thrown away anyway.
     stop: r#"kill -QUIT "$server""#,
@@ -29,16 +38,6 @@ pub(crate) const POSTGRES: Service = Service {
     image: Image {
         name: "postgres:15",
         environment: &["POSTGRES_HOST_AUTH_METHOD=trust"],
-        arguments: &[
-            "-c",
-            "fsync=off",
-            "-c",
-            "synchronous_commit=off",
-            "-c",
-            "full_page_writes=off",
-            "-c",
-            "max_connections=300",
-        ],
     },
     package: Package {
         name: "postgresql",
