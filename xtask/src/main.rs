@@ -1,8 +1,9 @@
 //! The project's own tool, called as `cargo xtask`. It needs cargo and a Unix shell, nothing else.
 //!
-//! `test` and `services` are about servers ([`service`]); the other commands look at the code, and
-//! `check` runs all of those in a row.
+//! `test`, `services` and `bench` are about servers ([`service`]); the other commands look at the
+//! code, and `check` runs all of those in a row.
 
+mod bench;
 mod check;
 mod deps;
 mod error;
@@ -30,6 +31,7 @@ Every day:
   cargo xtask test                   every test; starts PostgreSQL by itself if it can
   cargo xtask test -- -p steadfast in_flight -- --nocapture
   cargo xtask check                  before a commit
+  cargo xtask bench command --quick  what a command costs, in three minutes
   eval \"$(cargo xtask services up)\"  a PostgreSQL that stays, for an editor")]
 struct Cli {
     #[command(subcommand)]
@@ -41,6 +43,9 @@ enum Command {
     Test(test::TestArgs),
     #[command(subcommand)]
     Services(services::ServicesCommand),
+    /// Measure what Steadfast costs, against baselines in the same run
+    #[command(subcommand)]
+    Bench(bench::options::Bench),
     /// Check format, lints, docs, features, dependencies and guarantees
     Check,
     /// Check that steadfast compiles without features, with each alone, and with all
@@ -62,6 +67,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Test(arguments) => return test::run(arguments),
         Command::Services(command) => services::run(command)?,
+        Command::Bench(bench) => return bench::run(bench),
         Command::Check => check::run()?,
         Command::Features => features::run()?,
         Command::Deps => deps::run()?,

@@ -14,16 +14,31 @@ pub(crate) fn root() -> &'static Path {
     manifest.parent().unwrap_or(manifest)
 }
 
+/// Where everything goes that can be made again.
+pub(crate) fn target_dir() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root().join(target)
+}
+
 /// Everything the services leave on disk: data directories, logs and the state of `services up`.
 pub(crate) fn services_dir() -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    root().join(target).join("services")
+    target_dir().join("services")
 }
 
 /// A cargo command at the root of the workspace, whatever directory xtask was called from.
+///
+/// The cargo that runs us has told us about our own package. Some build scripts (that of ring) watch
+/// these variables, and would run again, with all that depends on them, whenever a person's cargo and
+/// ours take turns.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root());
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&*name);
+        }
+    }
     cargo
 }
 

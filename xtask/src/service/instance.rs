@@ -146,7 +146,8 @@ fn rope_for_programs(service: &Service, bin: &Path, stay: &Stay) -> Result<(Rope
     let home = home::furnish(service, &stay.name, account.as_ref())?;
     let mut rope = Rope::new(service.start, service.stop)
         .set("bin", bin)
-        .set("home", &home);
+        .set("home", &home)
+        .set("arguments", service.arguments.join(" "));
     if !stay.keep {
         rope = rope.removing(&home);
     }
@@ -165,7 +166,7 @@ fn rope_for_container(service: &Service, engine: &str, name: &str, port: u16) ->
     words.push(format!("-p 127.0.0.1:{port}:{}", service.default_port));
     words.extend(image.environment.iter().map(|variable| format!("-e {variable}")));
     words.push(image.name.to_owned());
-    words.extend(image.arguments.iter().map(|&word| word.to_owned()));
+    words.extend(service.arguments.iter().map(|&word| word.to_owned()));
     let remove = format!("{engine} rm --force {name} >/dev/null 2>&1");
     Rope::new(&format!("{remove}; {}", words.join(" ")), &remove)
 }

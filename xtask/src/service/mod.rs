@@ -2,8 +2,9 @@
 //!
 //! A [`Service`] is data: how one server is found, started, asked whether it is ready, and stopped.
 //! What happens with it is the same for all: [`plan`] decides where it comes from, asking
-//! [`machine`] what there is; [`instance`] starts it on a [`leash`] in a [`home`] of its own. A new
-//! server is one more file like [`postgres`] and one more line in [`SERVICES`].
+//! [`machine`] what there is; [`instance`] starts it on a [`leash`] in a [`home`] of its own;
+//! [`settled`] is how it went. A new server is one more file like [`postgres`] and one more line in
+//! [`SERVICES`].
 
 pub(crate) mod account;
 pub(crate) mod address;
@@ -15,11 +16,13 @@ pub(crate) mod log;
 pub(crate) mod machine;
 pub(crate) mod plan;
 pub(crate) mod postgres;
+pub(crate) mod settled;
 
 /// Every server the tests know, in the order they are started.
 pub(crate) const SERVICES: &[&Service] = &[&postgres::POSTGRES];
 
-/// One kind of server. The scripts are POSIX shell and see `$bin`, `$home` and `$port`.
+/// One kind of server. The scripts are POSIX shell and see `$bin`, `$home`, `$port` and
+/// `$arguments`.
 pub(crate) struct Service {
     /// What people, `--require` and the log file call it. Tests that need it live in modules of
     /// this name.
@@ -36,6 +39,8 @@ pub(crate) struct Service {
     pub(crate) versions_dir: &'static str,
     /// Users to drop to when we are root, best first; empty if the server does not mind being root.
     pub(crate) users: &'static [&'static str],
+    /// The settings of the server, as words of its command line, in a container or not.
+    pub(crate) arguments: &'static [&'static str],
     /// Prepares the data in `$home` and becomes the server.
     pub(crate) start: &'static str,
     /// Asks the process `$server` to end now.
@@ -53,7 +58,6 @@ pub(crate) struct Service {
 pub(crate) struct Image {
     pub(crate) name: &'static str,
     pub(crate) environment: &'static [&'static str],
-    pub(crate) arguments: &'static [&'static str],
 }
 
 /// A Debian package, and a configuration file that keeps it from creating anything of its own.

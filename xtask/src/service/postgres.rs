@@ -1,4 +1,5 @@
-//! PostgreSQL: a fresh cluster per run, tuned for tests that come and go.
+//! PostgreSQL: a fresh cluster per run, tuned for tests that come and go, or as in production for a
+//! bench.
 //!
 //! There are no unit tests in this module: `--skip postgres::` would skip them together with the
 //! tests that need a server.
@@ -17,11 +18,20 @@ pub(crate) const POSTGRES: Service = Service {
     programs: &["initdb", "postgres"],
     versions_dir: "/usr/lib/postgresql",
     users: &["postgres", "nobody"],
+    arguments: &[
+        "-c",
+        "fsync=off",
+        "-c",
+        "synchronous_commit=off",
+        "-c",
+        "full_page_writes=off",
+        "-c",
+        "max_connections=300",
+    ],
     start: r#"
         "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" &&
         exec "$bin/postgres" -D "$home/data" -p "$port" \
-            -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
-            -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories= $arguments
     "#,
     // An immediate shutdown: it does not wait for clients, and the data is thrown away anyway.
     stop: r#"kill -QUIT "$server""#,
@@ -29,20 +39,35 @@ pub(crate) const POSTGRES: Service = Service {
     image: Image {
         name: "postgres:15",
         environment: &["POSTGRES_HOST_AUTH_METHOD=trust"],
-        arguments: &[
-            "-c",
-            "fsync=off",
-            "-c",
-            "synchronous_commit=off",
-            "-c",
-            "full_page_writes=off",
-            "-c",
-            "max_connections=300",
-        ],
     },
     package: Package {
         name: "postgresql",
         config: "/etc/postgresql-common/createcluster.conf",
         config_text: "create_main_cluster = false",
     },
+};
+
+/// The same with the settings of production: every commit reaches the disk. Checkpoints are far
+/// apart, so that a slice of a bench is rarely hit by one. It has a variable of its own, since the
+/// server of the tests would make commits look free.
+pub(crate) const POSTGRES_BENCH: Service = Service {
+    name: "postgres-bench",
+    variable: "BENCH_DATABASE_URL",
+    arguments: &[
+        "-c",
+        "fsync=on",
+        "-c",
+        "synchronous_commit=on",
+        "-c",
+        "full_page_writes=on",
+        "-c",
+        "shared_buffers=512MB",
+        "-c",
+        "max_connections=300",
+        "-c",
+        "max_wal_size=4GB",
+        "-c",
+        "checkpoint_timeout=30min",
+    ],
+    ..POSTGRES
 };

@@ -7,18 +7,16 @@
 mod arguments;
 
 use std::ffi::OsString;
-use std::process::{Command, ExitCode, ExitStatus, id};
+use std::iter;
+use std::process::{Command, ExitCode, ExitStatus};
 use std::thread::sleep;
 use std::time::Instant;
-use std::{env, iter};
 
 use clap::builder::PossibleValuesParser;
 
 use crate::error::{Context, Error, Result};
-use crate::service::instance::{Instance, Stay};
-use crate::service::machine::Machine;
-use crate::service::plan::{Plan, Source, decide};
-use crate::service::{SERVICES, Service, address, home, log};
+use crate::service::settled::{self, Settled, Terms};
+use crate::service::{SERVICES, Service, log};
 use crate::{process, table, workspace};
 
 /// Run every test, with the services they need
@@ -58,20 +56,13 @@ fn service_names() -> PossibleValuesParser {
         .into()
 }
 
-/// A service as the tests will find it.
-enum Settled {
-    Given { url: String, place: String },
-    Running { how: String, instance: Instance },
-    NotRun { why: String },
-}
-
 /// Settles the services, runs cargo test, and stops what was started.
 pub(crate) fn run(arguments: &TestArgs) -> Result<ExitCode> {
     let mut services = SERVICES
         .iter()
         .map(|service| settle(service, arguments).map(|settled| (*service, settled)))
         .collect::<Result<Vec<_>>>()?;
-    eprintln!("\n{}", describe(&services));
+    eprintln!("\n{}", settled::describe(&services));
 
     let start = Instant::now();
     let status = watch(&mut cargo_test(&services, &arguments.extra), &mut services)?;
@@ -91,19 +82,15 @@ fn settle(service: &'static Service, arguments: &TestArgs) -> Result<Settled> {
             why: "--only sqlite was asked for".to_owned(),
         });
     }
-    let given = env::var(service.variable).ok().filter(|url| !url.is_empty());
-    let machine = Machine {
-        service,
-        given,
+    let terms = Terms {
         may_install: !arguments.no_install,
+        keep: arguments.keep,
     };
-    match decide(service, &machine) {
-        Plan::Given { url } => check_given(service, url),
-        Plan::Start(source) => start(service, &source, arguments.keep),
-        Plan::NotRun { why } if is_required(service, &arguments.require) => {
+    match Settled::settle(service, terms)? {
+        Settled::NotRun { why } if is_required(service, &arguments.require) => {
             Err(Error::new(format!("{} is required, but: {why}", service.name)))
         }
-        Plan::NotRun { why } => Ok(Settled::NotRun { why }),
+        settled => Ok(settled),
     }
 }
 
@@ -111,75 +98,14 @@ fn is_required(service: &Service, required: &[String]) -> bool {
     required.iter().any(|name| name == "all" || name == service.name)
 }
 
-fn check_given(service: &Service, url: String) -> Result<Settled> {
-    let variable = service.variable;
-    let Some(place) = address::of_url(&url, service.default_port) else {
-        return Ok(Settled::Given {
-            url,
-            place: "no host in the URL, so not checked".to_owned(),
-        });
-    };
-    if address::answers(&place) {
-        return Ok(Settled::Given { url, place });
-    }
-    Err(Error::new(format!(
-        "{variable} names {place}, but nobody answers there; \
-         start that server, or unset {variable} to get a private one"
-    )))
-}
-
-/// A server that is there but does not start is an error, required or not: somebody should look at
-/// it.
-fn start(service: &'static Service, source: &Source, keep: bool) -> Result<Settled> {
-    home::remove_stale(service);
-    let name = if keep {
-        format!("kept-{}", id())
-    } else {
-        id().to_string()
-    };
-    let stay = Stay {
-        name,
-        log: service.name.to_owned(),
-        fifo: None,
-        keep,
-    };
-    let mut instance = Instance::start(service, source, stay)?;
-    match instance.wait_until_ready() {
-        Ok(()) => Ok(Settled::Running {
-            how: source.describe(service),
-            instance,
-        }),
-        Err(error) => instance.stop().and(Err(error)),
-    }
-}
-
-fn describe(services: &[(&Service, Settled)]) -> String {
-    let rows: Vec<_> = services
-        .iter()
-        .map(|(service, settled)| {
-            let (how, place) = match settled {
-                Settled::Given { place, .. } => (format!("given by {}", service.variable), place.clone()),
-                Settled::Running { how, instance } => (how.clone(), instance.address()),
-                Settled::NotRun { why } => ("NOT RUN".to_owned(), why.clone()),
-            };
-            vec![service.name.to_owned(), how, place]
-        })
-        .collect();
-    table::render(&["service", "how", "where / why"], &rows)
-}
-
 fn cargo_test(services: &[(&Service, Settled)], extra: &[OsString]) -> Command {
     let mut skipped = Vec::new();
     let mut cargo = workspace::cargo();
     for (service, settled) in services {
-        match settled {
-            Settled::Given { url, .. } => cargo.env(service.variable, url),
-            Settled::Running { instance, .. } => cargo.env(service.variable, instance.url()),
-            Settled::NotRun { .. } => {
-                skipped.push(service.test_path());
-                cargo.env_remove(service.variable)
-            }
-        };
+        settled.tell(service, &mut cargo);
+        if settled.url().is_none() {
+            skipped.push(service.test_path());
+        }
     }
     cargo.args(arguments::for_cargo_test(extra, &skipped));
     cargo

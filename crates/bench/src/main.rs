@@ -1,0 +1,139 @@
+//! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
+//!
+//! A bench is a list of series of cases: [`command`] is the first. [`measure`] lets the cases of a series take turns,
+//! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
+
+mod options;
+mod command;
+mod measure;
+mod statistics;
+mod meter;
+mod report;
+mod progress;
+mod server;
+mod disk;
+mod error;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::{env, fs};
+
+use clap::Parser;
+
+use error::{Context, Error, Result};
+use measure::{Pace, Series};
+use options::{Bench, Database, Options};
+use progress::Progress;
+use report::Figure;
+
+/// The server to measure on. Its settings should be those of production: without fsync, commits are free.
+const URL_VARIABLE: &str = "BENCH_DATABASE_URL";
+
+/// What Steadfast costs, measured against baselines in the same run
+#[derive(Parser)]
+#[command(name = "steadfast-bench", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli.bench) {
+        Ok(figures) if cli.bench.options().strict && !figures.iter().all(Figure::is_fine) => ExitCode::FAILURE,
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(bench: &Bench) -> Result<Vec<Figure>> {
+    let cores = available_parallelism().context("counting the processors")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.get())
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    runtime.block_on(measure_all(bench))
+}
+
+/// Measures one series after the other and prints what comes out: JSON at once, the table at the end.
+async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
+    let options = bench.options();
+    let (name, mut all) = match bench {
+        Bench::Command(command) => ("command", command::series(command, find_server(options)?)?),
+    };
+    for series in &mut all {
+        series.select(&options.cases);
+    }
+    all.retain(|series| !series.cases.is_empty());
+    if all.is_empty() {
+        return Err("no case has such a name; without --case you see all of them".into());
+    }
+    let pace = Pace {
+        rounds: options.rounds(),
+        slice: options.slice(),
+    };
+    let slices = all.iter().map(|series| series.slices(&pace)).sum();
+    let progress = Arc::new(Progress::new(slices));
+    let mut figures = Vec::new();
+    for series in all {
+        progress.say(&describe(&series, &pace));
+        let database = series.database;
+        let measured = series.measure(&pace, &progress).await;
+        progress.clear();
+        let found = Figure::of_series(name, database, &measured?);
+        if options.json {
+            for figure in &found {
+                println!("{}", figure.to_json().context("writing a figure as JSON")?);
+            }
+        }
+        figures.extend(found);
+    }
+    if !options.json {
+        print!("{}", report::table(&figures));
+    }
+    Ok(figures)
+}
+
+/// The server's URL, if PostgreSQL is to be measured and there is one.
+fn find_server(options: &Options) -> Result<Option<String>> {
+    if !options.wants(Database::Postgres) {
+        return Ok(None);
+    }
+    let url = env::var(URL_VARIABLE).ok().filter(|url| !url.is_empty());
+    if url.is_none() && options.database.is_some() {
+        return Err(Error::from(format!(
+            "there is no server: set {URL_VARIABLE}, or run it as cargo xtask bench"
+        )));
+    }
+    if url.is_none() {
+        eprintln!("NOT RUN  postgres: {URL_VARIABLE} is not set");
+    }
+    Ok(url)
+}
+
+fn describe(series: &Series, pace: &Pace) -> String {
+    let names: Vec<_> = series.cases.iter().map(|case| case.name.as_str()).collect();
+    format!(
+        "{}: {}; {} rounds of {:?}",
+        series.database.name(),
+        names.join(", "),
+        pace.rounds,
+        pace.slice
+    )
+}
+
+/// A directory that is there, with a word of warning if it is in memory.
+fn make_directory(options: &Options) -> Result<()> {
+    let directory = &options.directory;
+    fs::create_dir_all(directory).context(format!("making the directory {}", directory.display()))?;
+    if let Some(kind) = disk::memory_under(directory) {
+        let place = directory.display();
+        eprintln!("{place} is on {kind}, in memory: a commit costs nothing there, and the ratios mean little");
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What can be asked for on the command line.
+//!
+//! `cargo xtask bench` compiles this file as well: it answers `--help` and refuses a wrong word before anything is
+//! built, and sees whether a server is needed. So there is nothing but `clap` in here.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is measured
+#[derive(clap::Subcommand)]
+pub(crate) enum Bench {
+    Command(CommandOptions),
+}
+
+impl Bench {
+    /// What every bench can be told.
+    pub(crate) fn options(&self) -> &Options {
+        match self {
+            Self::Command(command) => &command.options,
+        }
+    }
+}
+
+/// What a command costs, as ratios to a bare transaction and to a hand-written key table
+#[derive(clap::Args)]
+pub(crate) struct CommandOptions {
+    #[command(flatten)]
+    pub(crate) options: Options,
+
+    /// Keys in the table that is filled beforehand [default: 10000000; 1000000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keys: Option<u64>,
+}
+
+impl CommandOptions {
+    pub(crate) fn keys(&self) -> u64 {
+        self.keys
+            .unwrap_or(if self.options.quick { 1_000_000 } else { 10_000_000 })
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Measure on this database only [default: both]
+    #[arg(long, value_enum)]
+    pub(crate) database: Option<Database>,
+
+    /// Only cases whose name contains this, and what they are compared with; may be repeated
+    #[arg(long = "case", value_name = "NAME")]
+    pub(crate) cases: Vec<String>,
+
+    /// Few and short rounds: all of it within three minutes, to see that it works
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// How often each comparison is made [default: 11; 7 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+
+    /// How long each case runs in a round [default: 2; 0.6 with --quick]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+
+    /// One line of JSON for each figure, instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Fail if a goal does not hold
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Where SQLite keeps its files while it is measured: on a real disk
+    #[arg(long, value_name = "PATH", env = "BENCH_DIRECTORY", default_value = "target/bench")]
+    pub(crate) directory: PathBuf,
+}
+
+impl Options {
+    pub(crate) fn wants(&self, database: Database) -> bool {
+        self.database.is_none_or(|only| only == database)
+    }
+
+    /// An odd number by default, so that the median is a round that took place.
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 7 } else { 11 }).into()
+    }
+
+    pub(crate) fn slice(&self) -> Duration {
+        let default = Duration::from_millis(if self.quick { 600 } else { 2_000 });
+        self.seconds.unwrap_or(default)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Database {
+    Sqlite,
+    Postgres,
+}
+
+impl Database {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+/// More than an hour for one slice is a slip of the finger.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if seconds > 0.0 && seconds <= 3_600.0 {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err("not between 0 and 3600".to_owned())
+}
