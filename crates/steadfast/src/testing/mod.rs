@@ -1,5 +1,7 @@
 //! What tests, and the shop's fault lab, need from the inside.
 
+pub mod proxy;
+
 pub use crate::command::Point;
 
 use crate::command::Key;
