@@ -15,3 +15,4 @@ mod trouble;
 
 mod server;
 mod wire;
+mod proxy;
