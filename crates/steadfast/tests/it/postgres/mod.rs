@@ -14,5 +14,4 @@ mod own_transaction;
 mod trouble;
 
 mod server;
-mod wire;
 mod proxy;
