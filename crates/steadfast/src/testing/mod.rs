@@ -1,5 +1,7 @@
 //! What tests, and the shop's fault lab, need from the inside.
 
+pub mod proxy;
+
 use std::any::Any;
 
 pub use crate::command::Point;

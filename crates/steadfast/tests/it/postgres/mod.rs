@@ -16,4 +16,4 @@ mod purge;
 mod trouble;
 
 mod server;
-mod wire;
+mod proxy;

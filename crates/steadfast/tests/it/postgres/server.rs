@@ -10,7 +10,7 @@ use steadfast::testing::Point;
 use steadfast::{Code, Error, Purged, Reply, Steadfast};
 
 use super::Db;
-use super::wire::Wire;
+use super::proxy::proxy_before;
 use crate::harness::{Harness, PoolSize, TestDatabase, eventually, fresh};
 
 async fn run(harness: &Harness<Db>, sf: &Steadfast<Db>, key: &str) -> Result<Reply<u32>, Error> {
@@ -53,23 +53,23 @@ async fn is_in_transaction(pool: &sqlx::PgPool) -> bool {
 #[tokio::test]
 async fn sqlx_begin_dropped_halfway_poisons_its_pool_and_cannot_reach_us() {
     let harness = fresh::<Db>().await;
-    let there = (*Db::another_pool(&harness, ONE).connect_options()).clone();
-    let wire = Wire::to(there.get_host().to_owned(), there.get_port()).await;
+    let (proxy, here) = proxy_before(&harness).await;
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .test_before_acquire(false)
-        .connect_lazy_with(there.host("127.0.0.1").port(wire.port));
+        .connect_lazy_with(here);
     let sf = Steadfast::new(pool.clone()).await.unwrap();
 
     // The bug, with sqlx alone: a client hangs up while BEGIN is on its way; the next borrower's write is "Ok", and
     // nobody else ever sees it.
     eventually("the connection is back in the pool", async || pool.num_idle() == 1).await;
-    wire.hold_replies();
+    proxy.reset_counts();
+    proxy.hold_replies();
     let begin = tokio::spawn(async move { pool.begin().await.map(drop) });
-    wire.begin_was_sent().await;
+    proxy.until(|counts| counts.begins == 1).await;
     begin.abort();
     assert!(begin.await.unwrap_err().is_cancelled());
-    wire.let_replies_through();
+    proxy.let_replies_through();
     let pool = sf.pool();
     assert!(
         is_in_transaction(pool).await,
@@ -177,10 +177,10 @@ async fn a_commit_without_a_reply_is_looked_into_before_anybody_is_told() {
 #[tokio::test]
 async fn a_commit_whose_reply_is_lost_is_found_and_told_as_the_success_it_is() {
     let harness = fresh::<Db>().await;
-    let there = (*Db::another_pool(&harness, ONE).connect_options()).clone();
-    let wire = Arc::new(Wire::to(there.get_host().to_owned(), there.get_port()).await);
-    let pool = PgPoolOptions::new().connect_lazy_with(there.host("127.0.0.1").port(wire.port));
-    let held = wire.clone();
+    let (proxy, here) = proxy_before(&harness).await;
+    let proxy = Arc::new(proxy);
+    let pool = PgPoolOptions::new().connect_lazy_with(here);
+    let held = proxy.clone();
     let hold_the_reply = move |point: Point, _: &steadfast::Key| {
         if point == Point::BeforeCommit {
             held.hold_replies();
@@ -196,8 +196,8 @@ async fn a_commit_whose_reply_is_lost_is_found_and_told_as_the_success_it_is() {
     });
     let accident = async {
         eventually("the server has committed", async || harness.effects().await == 1).await;
-        wire.cut();
-        wire.let_replies_through();
+        proxy.cut();
+        proxy.let_replies_through();
     };
     let (reply, ()) = tokio::join!(call, accident);
     assert_eq!(reply.unwrap().value, "first", "not an error, and not a second run");
@@ -208,10 +208,10 @@ async fn a_commit_whose_reply_is_lost_is_found_and_told_as_the_success_it_is() {
 #[tokio::test]
 async fn a_server_that_says_nothing_is_given_up_and_the_retry_decides() {
     let harness = fresh::<Db>().await;
-    let there = (*Db::another_pool(&harness, ONE).connect_options()).clone();
-    let wire = Arc::new(Wire::to(there.get_host().to_owned(), there.get_port()).await);
-    let pool = PgPoolOptions::new().connect_lazy_with(there.host("127.0.0.1").port(wire.port));
-    let held = wire.clone();
+    let (proxy, here) = proxy_before(&harness).await;
+    let proxy = Arc::new(proxy);
+    let pool = PgPoolOptions::new().connect_lazy_with(here);
+    let held = proxy.clone();
     let say_nothing = move |point: Point, _: &steadfast::Key| {
         if point == Point::BeforeCommit {
             held.hold_replies();
@@ -221,7 +221,7 @@ async fn a_server_that_says_nothing_is_given_up_and_the_retry_decides() {
     let error = run(&harness, &sf, "k").await.unwrap_err();
     assert_eq!(error.code(), Code::CommitUnknown, "{error:?}");
     assert!(error.retry_after().is_some());
-    wire.let_replies_through();
+    proxy.let_replies_through();
     assert!(run(&harness, &harness.sf, "k").await.unwrap().replayed);
     assert!(
         run(&harness, &sf, "k").await.unwrap().replayed,
