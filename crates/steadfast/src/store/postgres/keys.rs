@@ -92,7 +92,6 @@ pub(super) async fn settle(
         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, now.at, now.at + $14 * interval '1 microsecond'
         FROM (SELECT clock_timestamp() + $13 * interval '1 microsecond' AS at) AS now
         WHERE current_setting('sf.transaction', true) = 'open'
-        ON CONFLICT ON CONSTRAINT keys_one_outcome DO NOTHING
         RETURNING pg_current_xact_id()::text",
     );
     let Settlement { key, stored, .. } = settlement;
@@ -111,12 +110,14 @@ pub(super) async fn settle(
         .bind(stored.format)
         .bind(settlement.offset.0)
         .bind(micros(settlement.retention))
-        .fetch_optional(&mut *conn)
-        .await
-        .map_err(|error| PostgresStore::error(error, "storing the outcome with its key"))?;
+        .fetch_optional(conn)
+        .await;
     match row {
-        Some(row) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
-        None => check_same(conn).await.map(|()| None),
+        Ok(Some(row)) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
+        Ok(None) => Err(ended_by_handler()),
+        // The primary key has judged: a duplicate committed first. The transaction is aborted, as it should be.
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(None),
+        Err(error) => Err(PostgresStore::error(error, "storing the outcome with its key")),
     }
 }
 
@@ -126,14 +127,15 @@ pub(super) async fn check_same(conn: &mut PgConnection) -> Result<()> {
         .fetch_one(conn)
         .await
         .map_err(|error| PostgresStore::error(error, "ending the transaction"))?;
-    if is_open {
-        return Ok(());
-    }
-    Err(Error::new(
+    if is_open { Ok(()) } else { Err(ended_by_handler()) }
+}
+
+fn ended_by_handler() -> Error {
+    Error::new(
         Code::TransactionBroken,
         "the handler ended the transaction itself, so what it wrote could not commit as one; leave COMMIT and ROLLBACK \
          to the toolkit and use tx.savepoint(..) for a part that may fail",
-    ))
+    )
 }
 
 /// Removes the record of a key: an expired one that makes room, or one that an operator evicts.

@@ -278,6 +278,7 @@ async fn a_swallowed_reply_leaves_the_row_and_the_client_waiting() {
 #[tokio::test]
 async fn what_the_server_said_to_a_lost_commit_is_known() {
     let harness = fresh::<Db>().await;
+    harness.defer_a_foreign_key().await;
     let (proxy, here) = proxy_before(&harness).await;
     let broken = "BEGIN; SELECT 1; SAVEPOINT a";
     let deferred = "BEGIN; INSERT INTO children VALUES (404)";

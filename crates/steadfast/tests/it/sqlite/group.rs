@@ -1,6 +1,6 @@
 //! Commands that share a COMMIT: what they gain, and that none of them pays for another.
 //!
-//! The tests run on one thread, so what has asked to begin stands in the queue, in the order it was started in.
+//! The tests run on one thread, so what has asked to begin stands in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -103,16 +103,19 @@ impl Line {
             .await
         });
         eventually("the first has the turn", async || is_in.load(Ordering::SeqCst)).await;
-        let waiting_before = self.queue.0.load(Ordering::SeqCst);
-        let members: Vec<_> = members.iter().map(|(key, does)| self.spawn(key, *does)).collect();
-        eventually("all wait for their turn", async || {
-            self.queue.0.load(Ordering::SeqCst) == waiting_before + members.len()
-        })
-        .await;
+        let mut waiting = Vec::new();
+        for (key, does) in members {
+            let before = self.queue.0.load(Ordering::SeqCst);
+            waiting.push(self.spawn(key, *does));
+            eventually("it waits for its turn", async || {
+                self.queue.0.load(Ordering::SeqCst) > before
+            })
+            .await;
+        }
         gate.close();
         assert!(first.await.unwrap().is_err());
         let mut told = Vec::new();
-        for member in members {
+        for member in waiting {
             told.push(member.await.unwrap());
         }
         told

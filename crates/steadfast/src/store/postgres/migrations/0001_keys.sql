@@ -1,11 +1,11 @@
 -- One row for each command that has ended: who asked for what, and the answer every retry gets.
 -- It is written in the transaction of the command itself, so a row here means the effect is there too.
 CREATE TABLE steadfast.keys (
-    hash        bytea       NOT NULL,  -- SHA-256 over the length-prefixed scope, tenant, owner, operation and value
     created_at  timestamptz NOT NULL,
     expires_at  timestamptz NOT NULL,  -- from here on the key counts as absent, purged or not
     status      smallint    NOT NULL,  -- the HTTP status of the answer
     format      smallint    NOT NULL,  -- the layout of headers and body
+    hash        bytea       NOT NULL,  -- SHA-256 over the length-prefixed scope, tenant, owner, operation and value
     scope       text        NOT NULL,
     tenant      text        NOT NULL,
     owner       text        NOT NULL,

@@ -1,11 +1,11 @@
 -- One row for each command that has ended: who asked for what, and the answer every retry gets.
 -- It is written in the transaction of the command itself, so a row here means the effect is there too.
 CREATE TABLE steadfast_keys (
-    hash        BLOB    NOT NULL,  -- SHA-256 over the length-prefixed scope, tenant, owner, operation and value
     created_at  INTEGER NOT NULL,  -- microseconds since 1970
     expires_at  INTEGER NOT NULL,  -- from here on the key counts as absent, purged or not
     status      INTEGER NOT NULL,  -- the HTTP status of the answer
     format      INTEGER NOT NULL,  -- the layout of headers and body
+    hash        BLOB    NOT NULL,  -- SHA-256 over the length-prefixed scope, tenant, owner, operation and value
     scope       TEXT    NOT NULL,
     tenant      TEXT    NOT NULL,
     owner       TEXT    NOT NULL,
