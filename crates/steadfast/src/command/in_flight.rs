@@ -33,8 +33,7 @@ struct Recent(Box<[AtomicU64]>);
 
 impl Recent {
     fn place(&self, hash: &KeyHash) -> (&AtomicU64, u64) {
-        let [a, b, c, d, e, f, g, h, ..] = *hash;
-        let number = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let number = hash.first_chunk().copied().map_or(0, u64::from_be_bytes);
         (&self.0[number as usize % self.0.len()], number)
     }
 }

@@ -86,8 +86,9 @@ pub struct Key {
     pub(crate) value: String,
 }
 
-/// SHA-256 over the length-prefixed parts of a key.
-pub(crate) type KeyHash = [u8; 32];
+/// The first half of SHA-256 over the length-prefixed parts of a key. To meet somebody else's key takes 2^128 attempts;
+/// the other half would only make every row and index entry longer.
+pub(crate) type KeyHash = [u8; 16];
 
 impl Key {
     pub(crate) fn new(scope: Scope, owner: Option<&Owner>, operation: &str, value: &str) -> Result<Self> {
@@ -111,8 +112,10 @@ impl Key {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         }
+        let mut hash = KeyHash::default();
+        hash.copy_from_slice(&digest.finalize()[..16]);
         Ok(Self {
-            hash: digest.finalize().into(),
+            hash,
             scope,
             tenant: tenant.to_owned(),
             user: user.to_owned(),

@@ -51,7 +51,7 @@ impl Names {
         Self {
             name: name.into(),
             #[cfg(feature = "postgres")]
-            lock_salt: lock_number(&Sha256::digest(name).into()),
+            lock_salt: lock_number(&Sha256::digest(name)),
             renamed: Mutex::default(),
         }
     }
@@ -97,9 +97,8 @@ impl Names {
 
 /// The first eight bytes of a hash as the number of an advisory lock.
 #[cfg(feature = "postgres")]
-pub(crate) fn lock_number(hash: &[u8; 32]) -> i64 {
-    let [a, b, c, d, e, f, g, h, ..] = *hash;
-    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+pub(crate) fn lock_number(hash: &[u8]) -> i64 {
+    hash.first_chunk().copied().map_or(0, i64::from_be_bytes)
 }
 
 #[cfg(test)]

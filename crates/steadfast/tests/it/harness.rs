@@ -104,7 +104,7 @@ impl<Db: TestDatabase> Harness<Db> {
     pub(crate) async fn defer_a_foreign_key(&self) {
         self.run(DEFERRED).await;
         if !Db::IS_SQLITE {
-            self.run("GRANT SELECT, INSERT ON parents, children TO steadfast_app")
+            self.run("GRANT SELECT, INSERT, DELETE ON parents, children TO steadfast_app")
                 .await;
         }
     }

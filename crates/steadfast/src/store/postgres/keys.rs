@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use sqlx::error::ErrorKind;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, PgPool, Row};
 
@@ -89,9 +90,10 @@ pub(super) async fn settle(
         INSERT INTO steadfast.keys
                (hash, scope, tenant, owner, operation, value, fingerprint,
                 state, status, headers, body, format, created_at, expires_at)
-        SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, now.at, now.at + $14 * interval '1 microsecond'
-        FROM (SELECT clock_timestamp() + $13 * interval '1 microsecond' AS at) AS now
-        WHERE current_setting('sf.transaction', true) = 'open'
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+                CASE WHEN current_setting('sf.transaction', true) = 'open'
+                     THEN clock_timestamp() + $13 * interval '1 microsecond' END,
+                clock_timestamp() + $14 * interval '1 microsecond')
         RETURNING pg_current_xact_id()::text",
     );
     let Settlement { key, stored, .. } = settlement;
@@ -109,12 +111,13 @@ pub(super) async fn settle(
         .bind(&stored.body)
         .bind(stored.format)
         .bind(settlement.offset.0)
-        .bind(micros(settlement.retention))
-        .fetch_optional(conn)
+        .bind(settlement.offset.0.saturating_add(micros(settlement.retention)))
+        .fetch_one(conn)
         .await;
     match row {
-        Ok(Some(row)) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
-        Ok(None) => Err(ended_by_handler()),
+        Ok(row) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
+        // Outside the transaction that claimed the key, there is no time to store.
+        Err(sqlx::Error::Database(error)) if error.kind() == ErrorKind::NotNullViolation => Err(ended_by_handler()),
         // The primary key has judged: a duplicate committed first. The transaction is aborted, as it should be.
         Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(None),
         Err(error) => Err(PostgresStore::error(error, "storing the outcome with its key")),

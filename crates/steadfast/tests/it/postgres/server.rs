@@ -347,7 +347,7 @@ async fn a_duplicate_the_lock_did_not_see_is_judged_by_the_unique_constraint() {
             // A copy of the record appears as if a duplicate had passed between our snapshot and our lock.
             run(&harness, &other, "twin").await?;
             harness
-                .run("UPDATE steadfast.keys SET value = 'k', hash = sha256('\\x0000000000000004'::bytea || 'user' || '\\x0000000000000008'::bytea || 'tenant-1' || '\\x0000000000000006'::bytea || 'user-a' || '\\x000000000000000c'::bytea || 'effects.make' || '\\x0000000000000001'::bytea || 'k'); UPDATE effects SET tag = 'k' WHERE tag = 'twin'")
+                .run("UPDATE steadfast.keys SET value = 'k', hash = substring(sha256('\\x0000000000000004'::bytea || 'user' || '\\x0000000000000008'::bytea || 'tenant-1' || '\\x0000000000000006'::bytea || 'user-a' || '\\x000000000000000c'::bytea || 'effects.make' || '\\x0000000000000001'::bytea || 'k') FROM 1 FOR 16); UPDATE effects SET tag = 'k' WHERE tag = 'twin'")
                 .await;
             Ok(99)
         })

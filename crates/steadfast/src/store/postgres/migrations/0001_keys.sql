@@ -5,7 +5,7 @@ CREATE TABLE steadfast.keys (
     expires_at  timestamptz NOT NULL,  -- from here on the key counts as absent, purged or not
     status      smallint    NOT NULL,  -- the HTTP status of the answer
     format      smallint    NOT NULL,  -- the layout of headers and body
-    hash        bytea       NOT NULL,  -- SHA-256 over the length-prefixed scope, tenant, owner, operation and value
+    hash        bytea       NOT NULL,  -- 16 bytes of SHA-256 over the length-prefixed scope, tenant, owner, operation and value
     scope       text        NOT NULL,
     tenant      text        NOT NULL,
     owner       text        NOT NULL,

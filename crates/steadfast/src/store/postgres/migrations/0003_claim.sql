@@ -9,15 +9,16 @@ CREATE FUNCTION steadfast.claim(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     is_ours boolean;
-    is_live boolean;
+    expires timestamptz;
+    was     text;  -- an assignment is cheaper than a query that throws its result away
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'the connection is in a transaction that somebody left open' USING ERRCODE = 'SFC01';
     END IF;
-    PERFORM set_config('idle_in_transaction_session_timeout', idle_millis::text, true),
-            set_config('sf.transaction', 'open', true);
+    was := set_config('idle_in_transaction_session_timeout', idle_millis::text, true);
+    was := set_config('sf.transaction', 'open', true);
     IF watch_millis > 0 THEN
-        PERFORM set_config('client_connection_check_interval', watch_millis::text, true);
+        was := set_config('client_connection_check_interval', watch_millis::text, true);
     END IF;
     IF key_hash IS NULL THEN
         RETURN;
@@ -25,14 +26,12 @@ BEGIN
 
     -- In this order: what is read after the lock was taken is what its last holder committed.
     is_ours := pg_try_advisory_xact_lock(key_lock);
-    SELECT expires_at > clock_timestamp() + offset_micros * interval '1 microsecond' INTO is_live
-    FROM steadfast.keys
-    WHERE hash = key_hash;
-    IF is_live THEN
+    SELECT expires_at INTO expires FROM steadfast.keys WHERE hash = key_hash;
+    IF expires > clock_timestamp() + offset_micros * interval '1 microsecond' THEN
         RAISE EXCEPTION 'the command has ended before; its answer is replayed' USING ERRCODE = 'SFC02';
     ELSIF NOT is_ours THEN
         RAISE EXCEPTION 'the command is in flight' USING ERRCODE = 'SFC03';
-    ELSIF NOT is_live THEN
+    ELSIF expires IS NOT NULL THEN
         -- An expired record makes room.
         DELETE FROM steadfast.keys WHERE hash = key_hash;
     END IF;

@@ -5,7 +5,7 @@ CREATE TABLE steadfast_keys (
     expires_at  INTEGER NOT NULL,  -- from here on the key counts as absent, purged or not
     status      INTEGER NOT NULL,  -- the HTTP status of the answer
     format      INTEGER NOT NULL,  -- the layout of headers and body
-    hash        BLOB    NOT NULL,  -- SHA-256 over the length-prefixed scope, tenant, owner, operation and value
+    hash        BLOB    NOT NULL,  -- 16 bytes of SHA-256 over the length-prefixed scope, tenant, owner, operation and value
     scope       TEXT    NOT NULL,
     tenant      TEXT    NOT NULL,
     owner       TEXT    NOT NULL,
