@@ -176,7 +176,7 @@ fn cargo_test(services: &[(&Service, Settled)], extra: &[OsString]) -> Command {
             Settled::Given { url, .. } => cargo.env(service.variable, url),
             Settled::Running { instance, .. } => cargo.env(service.variable, instance.url()),
             Settled::NotRun { .. } => {
-                skipped.push(service.test_path());
+                skipped.extend(service.test_paths());
                 cargo.env_remove(service.variable)
             }
         };
