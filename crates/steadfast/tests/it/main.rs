@@ -12,6 +12,9 @@ mod harness;
 mod postgres;
 mod sqlite;
 
+mod crash;
+mod kit;
+
 #[test]
 fn the_readme_shows_the_example_as_it_is() {
     let (readme, example) = (
