@@ -15,6 +15,7 @@ mod run;
 mod harness;
 mod wait;
 mod crash;
+mod site;
 mod database;
 
 use std::any::Any;

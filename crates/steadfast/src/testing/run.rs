@@ -6,7 +6,8 @@ use futures_util::FutureExt;
 use tokio::runtime::Runtime;
 
 use super::database::TestDatabase;
-use super::harness::{Harness, Site};
+use super::harness::Harness;
+use super::site::Site;
 use super::wait::Watcher;
 
 /// Enough for a command and a duplicate to run at the same time, wherever the test's own thread is.

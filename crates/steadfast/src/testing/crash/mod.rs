@@ -25,7 +25,8 @@ use plan::{Aim, Event, aims};
 pub use report::{CrashFailure, CrashFailures, CrashPoint, CrashReport};
 
 use super::database::TestDatabase;
-use super::harness::{Harness, Site};
+use super::harness::Harness;
+use super::site::Site;
 use super::wait::{Watcher, eventually};
 use super::{run, words_of};
 
@@ -242,7 +243,7 @@ where
                 Err(message) => Err(message),
             };
             match &ended {
-                Ok(()) => self.outer.spare(site.home),
+                Ok(()) => self.outer.reuse(site.home),
                 Err(message) => {
                     let point = aim.map(|(_, point)| point);
                     let message = message.clone();
