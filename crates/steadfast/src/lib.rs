@@ -17,7 +17,7 @@
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
 //! | `prometheus` | the recorder behind `/metrics` |
-//! | `testing` | [`testing::Observer`], which sees a command pass its crash points |
+//! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "axum", feature = "testing")),
     allow(
@@ -65,6 +65,52 @@ pub use transport::cmd_tx::CmdTx;
 pub use tx::Tx;
 
 pub use sqlx;
+
+/// Makes one async function a test on each of the databases it names: `sqlite`, `postgres` or both.
+///
+/// ```
+/// use steadfast::testing::Harness;
+///
+/// #[steadfast::test(sqlite, postgres)]
+/// async fn an_order_is_placed_once(t: Harness<Db>) {
+///     t.assert_keys(0).await;
+/// }
+/// # fn main() {}
+/// ```
+///
+/// becomes the tests `an_order_is_placed_once::sqlite` and `an_order_is_placed_once::postgres`. `Db` is
+/// `steadfast::sqlx::Sqlite` in one and `steadfast::sqlx::Postgres` in the other, in the signature and in the body. The test takes the
+/// [`Harness`](testing::Harness) of a fresh database, by any name, and returns nothing or a `Result`. It needs no other
+/// attribute, not even a runtime's: [`testing::run`] brings one. `#[ignore]`, `#[should_panic]` and other attributes
+/// are kept. The body stands in a module of the test's name, which uses everything of the one around it.
+///
+/// Tests on PostgreSQL need a server: `TEST_DATABASE_URL=postgres://postgres@127.0.0.1:5432/postgres`. They make databases of
+/// their own there, and drop them. Without one, skip them: `cargo test -- --skip ::postgres`.
+///
+/// What cannot be a test is refused, with what to write instead:
+///
+/// ```compile_fail
+/// # use steadfast::testing::Harness;
+/// #[steadfast::test(mysql)] // `mysql` is no database; write `sqlite`, `postgres` or both
+/// async fn an_order_is_placed_once(t: Harness<Db>) {}
+/// # fn main() {}
+/// ```
+///
+/// ```compile_fail
+/// # use steadfast::testing::Harness;
+/// #[steadfast::test(sqlite)]
+/// fn an_order_is_placed_once(t: Harness<Db>) {} // a test of the kit is async: write `async fn`
+/// # fn main() {}
+/// ```
+///
+/// ```compile_fail
+/// # use steadfast::testing::Harness;
+/// #[steadfast::test(sqlite)]
+/// async fn an_order_is_placed_once() {} // a test takes the harness: write `(t: Harness<Db>)`
+/// # fn main() {}
+/// ```
+#[cfg(feature = "testing")]
+pub use steadfast_macros::test;
 
 /// A transaction on PostgreSQL.
 #[cfg(feature = "postgres")]

@@ -25,7 +25,7 @@ pub(crate) const SERVICES: &[&Service] = &[&postgres::POSTGRES];
 /// `$arguments`.
 pub(crate) struct Service {
     /// What people, `--require` and the log file call it. Tests that need it live in modules of
-    /// this name.
+    /// this name, or are called so themselves.
     pub(crate) name: &'static str,
     /// The variable that carries the URL to the tests, or from the person who already has a server.
     pub(crate) variable: &'static str,
@@ -73,8 +73,34 @@ impl Service {
         self.url.replace("{port}", &port.to_string())
     }
 
-    /// The part of a test's path that says that it needs this service.
-    pub(crate) fn test_path(&self) -> String {
-        format!("{}::", self.name)
+    /// The parts of a test's path, either of which says that it needs this service: a module of its
+    /// name, or a test of its name, as `#[steadfast::test(postgres)]` makes them.
+    pub(crate) fn test_paths(&self) -> [String; 2] {
+        [format!("{}::", self.name), format!("::{}", self.name)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_needs_a_service_is_known_by_its_path() {
+        let paths = postgres::POSTGRES.test_paths();
+        let needs_it = |test: &str| paths.iter().any(|path| test.contains(path.as_str()));
+        for test in [
+            "postgres::corridor::a_key_runs_once",
+            "it::postgres::server::a_key_runs_once",
+            "kit::an_order_is_placed_once::postgres",
+        ] {
+            assert!(needs_it(test), "{test}");
+        }
+        for test in [
+            "sqlite::corridor::a_key_runs_once",
+            "kit::an_order_is_placed_once::sqlite",
+            "kit::an_order_of_postgres_is_placed",
+        ] {
+            assert!(!needs_it(test), "{test}");
+        }
     }
 }

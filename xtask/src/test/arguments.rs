@@ -51,8 +51,8 @@ mod tests {
     #[test]
     fn a_service_that_is_not_run_is_skipped() {
         assert_eq!(
-            arguments("", &["postgres::"]),
-            "test --workspace --all-features -- --skip postgres::"
+            arguments("", &["postgres::", "::postgres"]),
+            "test --workspace --all-features -- --skip postgres:: --skip ::postgres"
         );
     }
 

@@ -104,7 +104,7 @@ fn cargo_test(services: &[(&Service, Settled)], extra: &[OsString]) -> Command {
     for (service, settled) in services {
         settled.tell(service, &mut cargo);
         if settled.url().is_none() {
-            skipped.push(service.test_path());
+            skipped.extend(service.test_paths());
         }
     }
     cargo.args(arguments::for_cargo_test(extra, &skipped));

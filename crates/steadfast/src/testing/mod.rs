@@ -1,8 +1,35 @@
-//! What tests, and the shop's fault lab, need from the inside.
+//! The test kit of a service that works with Steadfast (feature `testing`).
+//!
+//! [`#[steadfast::test(sqlite, postgres)]`](macro@crate::test) makes one async function a test on each database, and hands
+//! it a [`Harness`]: a fresh database with our tables. From there
+//!
+//! - [`Harness::advance`] moves the time,
+//! - [`Harness::another`] and [`Harness::reopen`] are other processes on the same database,
+//! - [`eventually`], [`Harness::reached`] and [`Harness::hold`] wait for facts instead of sleeping,
+//! - [`Harness::crash_everywhere`] runs a scenario once for each place where its process could die, dies there, and lets
+//!   the test look at what is left.
+//!
+//! Below all of it is the [`Observer`], which the shop's fault lab uses directly.
+
+mod run;
+mod harness;
+mod wait;
+mod crash;
+mod site;
+mod database;
 
 pub mod proxy;
 
 use std::any::Any;
+
+pub use crash::{CrashFailure, CrashFailures, CrashPoint, CrashReport, Given};
+pub use database::TestDatabase;
+pub use harness::{Harness, IntoDuration};
+pub use run::{TestResult, run};
+pub use wait::{Hold, eventually};
+
+#[doc(hidden)]
+pub use run::run_to_a_panic;
 
 pub use crate::command::Point;
 
@@ -48,4 +75,11 @@ pub(crate) fn crash_on(panic: Box<dyn Any + Send>) -> Box<dyn Any + Send> {
         std::panic::resume_unwind(panic);
     }
     panic
+}
+
+/// What a panic says.
+fn words_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without words")
 }

@@ -12,6 +12,9 @@ mod harness;
 mod postgres;
 mod sqlite;
 
+mod crash;
+mod kit;
+
 #[test]
 fn the_readme_shows_the_example_as_it_is() {
     let (readme, example) = (
@@ -23,4 +26,14 @@ fn the_readme_shows_the_example_as_it_is() {
         .map(|(_, program)| program.trim())
         .unwrap();
     assert!(readme.contains(program));
+}
+
+#[test]
+fn the_guide_shows_the_tests_as_they_are() {
+    let (guide, tests) = (
+        include_str!("../../../../docs/guide/testing.md"),
+        include_str!("../guide/main.rs"),
+    );
+    let (_, tests) = tests.split_once("use steadfast").unwrap();
+    assert!(guide.contains(tests.trim()));
 }

@@ -1,0 +1,19 @@
+//! The attribute macros of Steadfast. Use them through the crate `steadfast`, which re-exports and describes them.
+//!
+//! An entry point here is one line; a file for each macro does the work in three steps: parse, check, expand. What a
+//! macro writes is short and calls ordinary functions of `steadfast`.
+
+mod test;
+
+use proc_macro::TokenStream;
+
+/// One async function, one test for each database: see `steadfast::test`.
+#[proc_macro_attribute]
+pub fn test(databases: TokenStream, function: TokenStream) -> TokenStream {
+    expanded(test::expand(databases.into(), function.into()))
+}
+
+/// The one place where a refusal becomes a message of the compiler.
+fn expanded(expansion: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
+    expansion.unwrap_or_else(|error| error.into_compile_error()).into()
+}
