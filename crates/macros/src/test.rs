@@ -90,7 +90,7 @@ fn check_shape(function: &ItemFn) -> Result<()> {
     }
     if signature.asyncness.is_none() {
         let message = "a test of the kit is async: write `async fn`";
-        return Err(Error::new_spanned(&signature.fn_token, message));
+        return Err(Error::new(signature.fn_token.span, message));
     }
     if !signature.generics.params.is_empty() {
         let message = "a test has no parameters of its own to be generic over; `Db` is the database it runs on";

@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Pool;
 
 use super::Point;
 use super::database::{KeyRow, TestDatabase};
-use super::wait::{Hold, Watcher, Watching};
+use super::site::Site;
+use super::wait::{Hold, Watcher};
 use crate::clock::{Clock, parse_duration};
 use crate::command::Owner;
 use crate::steadfast::Steadfast;
@@ -78,7 +79,7 @@ impl<Db: TestDatabase> Harness<Db> {
 
     /// The clock of every process of this test.
     pub fn clock(&self) -> &Clock {
-        &self.site.clock
+        self.site.clock()
     }
 
     /// Moves the time of every process of this test ahead: `t.advance("10m")`, or by a [`Duration`].
@@ -112,13 +113,14 @@ impl<Db: TestDatabase> Harness<Db> {
         done.unwrap_or_else(|error| panic!("{error}\nin: {sql}"));
     }
 
-    /// Runs statements now, and again in each database that [`crash_everywhere`](Self::crash_everywhere) makes: your tables.
+    /// Runs statements now, and again in each database that [`crash_everywhere`](Self::crash_everywhere) makes: your
+    /// tables.
     ///
     /// # Panics
     /// If one fails.
     pub async fn prepare(&self, sql: &str) {
         self.run(sql).await;
-        lock(&self.site.prepared).push(sql.to_owned());
+        self.site.remember(sql);
     }
 
     /// What a query counts: a whole `SELECT count(*) ..`, or the name of a table.
@@ -200,8 +202,9 @@ impl<Db: TestDatabase> Harness<Db> {
 
     /// Holds the next command of [`sf`](Self::sf) that reaches the point, until the [`Hold`] is released or dropped.
     ///
-    /// A held command keeps its transaction, and on SQLite the file's write lock. Its thread stands still, and the runtime
-    /// gets another one for its other tasks; so run the command by `tokio::spawn`, never on the test's own task.
+    /// A held command keeps its transaction, and on SQLite the file's write lock. Its thread stands still, and the
+    /// runtime gets another one for its other tasks; so run the command by `tokio::spawn`, never on the test's own
+    /// task.
     ///
     /// ```
     /// # use steadfast::{Code, sqlx::Sqlite};
@@ -254,112 +257,4 @@ impl IntoDuration for &str {
     fn into_duration(self) -> Duration {
         parse_duration(self).unwrap_or_else(|error| panic!("{error}"))
     }
-}
-
-/// What outlives the processes of a test: the database, and the time.
-pub(super) struct Site<Db: TestDatabase> {
-    pub(super) home: Db::Home,
-    clock: Clock,
-    /// What makes the user's tables.
-    prepared: Arc<Mutex<Vec<String>>>,
-    /// Databases in which something went wrong, and what: they go when the test has passed.
-    left: Arc<Mutex<Vec<(Db::Home, String)>>>,
-    /// A database in which all was well, for the next run.
-    spare: Arc<Mutex<Option<Db::Home>>>,
-}
-
-impl<Db: TestDatabase> Clone for Site<Db> {
-    fn clone(&self) -> Self {
-        Self {
-            home: self.home.clone(),
-            clock: self.clock.clone(),
-            prepared: self.prepared.clone(),
-            left: self.left.clone(),
-            spare: self.spare.clone(),
-        }
-    }
-}
-
-impl<Db: TestDatabase> Site<Db> {
-    /// A fresh database with our tables.
-    pub(super) async fn create() -> Self {
-        Self::prepared(Db::create().await, &[]).await
-    }
-
-    /// A fresh database with our tables, and what was prepared in this one.
-    pub(super) async fn another(&self) -> Self {
-        let prepared = lock(&self.prepared).clone();
-        let spare = lock(&self.spare).take();
-        let home = match spare {
-            Some(home) => Db::renew(home).await,
-            None => Db::create().await,
-        };
-        Self::prepared(home, &prepared).await
-    }
-
-    async fn prepared(home: Db::Home, prepared: &[String]) -> Self {
-        let pool = Db::pool(&home);
-        let migrated = Steadfast::builder(pool.clone()).migrate().await;
-        migrated.unwrap_or_else(|error| panic!("the tables cannot be made: {error:?}"));
-        for sql in prepared {
-            let done = Db::run(&pool, sql).await;
-            done.unwrap_or_else(|error| panic!("{error}\nin: {sql}"));
-        }
-        pool.close().await;
-        Self {
-            home,
-            clock: Clock::default(),
-            prepared: Arc::new(Mutex::new(prepared.to_vec())),
-            left: Arc::default(),
-            spare: Arc::default(),
-        }
-    }
-
-    /// A process on this database.
-    async fn process(&self, watcher: Option<Arc<Watcher>>) -> Steadfast<Db> {
-        let builder = Steadfast::builder(Db::pool(&self.home)).clock(self.clock.clone());
-        let builder = match watcher {
-            Some(watcher) => builder.observer(Watching(watcher)),
-            None => builder,
-        };
-        let built = builder.build().await;
-        built.unwrap_or_else(|error| panic!("the database of the test cannot be opened: {error:?}"))
-    }
-
-    /// Takes a database back in which all was well.
-    pub(super) fn spare(&self, home: Db::Home) {
-        *lock(&self.spare) = Some(home);
-    }
-
-    /// Leaves a database for people to look at, should the test fail.
-    pub(super) fn leave(&self, home: Db::Home, why: String) {
-        lock(&self.left).push((home, why));
-    }
-
-    /// The test has passed: nothing stays.
-    pub(super) async fn remove(self) {
-        let left = std::mem::take(&mut *lock(&self.left));
-        let spare = lock(&self.spare).take();
-        for home in left.into_iter().map(|(home, _)| home).chain(spare).chain([self.home]) {
-            Db::remove(home).await;
-        }
-    }
-
-    /// The test has failed: says where to look.
-    pub(super) async fn keep(self) {
-        let spare = lock(&self.spare).take();
-        if let Some(home) = spare {
-            Db::remove(home).await;
-        }
-        lock(&self.left).push((self.home.clone(), "the test failed".to_owned()));
-        for (home, why) in lock(&self.left).iter() {
-            if let Some(name) = Db::name(home) {
-                eprintln!("{why}; the database is kept: {name}");
-            }
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

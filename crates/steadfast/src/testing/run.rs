@@ -6,7 +6,8 @@ use futures_util::FutureExt;
 use tokio::runtime::Runtime;
 
 use super::database::TestDatabase;
-use super::harness::{Harness, Site};
+use super::harness::Harness;
+use super::site::Site;
 use super::wait::Watcher;
 
 /// Enough for a command and a duplicate to run at the same time, wherever the test's own thread is.
@@ -33,8 +34,8 @@ impl<T, E> TestResult for Result<T, E> {
 /// Runs a test on a fresh database, and removes the database when the test has passed: what
 /// [`#[steadfast::test]`](macro@crate::test) does for each database that it names.
 ///
-/// The test runs on a tokio runtime of its own with two workers. A PostgreSQL database of a test that failed is kept, and
-/// its name printed.
+/// The test runs on a tokio runtime of its own with two workers. A PostgreSQL database of a test that failed is kept,
+/// and its name printed.
 ///
 /// ```
 /// use steadfast::sqlx::Sqlite;

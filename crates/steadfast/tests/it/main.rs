@@ -27,3 +27,13 @@ fn the_readme_shows_the_example_as_it_is() {
         .unwrap();
     assert!(readme.contains(program));
 }
+
+#[test]
+fn the_guide_shows_the_tests_as_they_are() {
+    let (guide, tests) = (
+        include_str!("../../../../docs/guide/testing.md"),
+        include_str!("../guide/main.rs"),
+    );
+    let (_, tests) = tests.split_once("use steadfast").unwrap();
+    assert!(guide.contains(tests.trim()));
+}
