@@ -79,13 +79,14 @@ pub use sqlx;
 /// ```
 ///
 /// becomes the tests `an_order_is_placed_once::sqlite` and `an_order_is_placed_once::postgres`. `Db` is
-/// `steadfast::sqlx::Sqlite` in one and `steadfast::sqlx::Postgres` in the other, in the signature and in the body. The test takes the
-/// [`Harness`](testing::Harness) of a fresh database, by any name, and returns nothing or a `Result`. It needs no other
-/// attribute, not even a runtime's: [`testing::run`] brings one. `#[ignore]`, `#[should_panic]` and other attributes
-/// are kept. The body stands in a module of the test's name, which uses everything of the one around it.
+/// `steadfast::sqlx::Sqlite` in one and `steadfast::sqlx::Postgres` in the other, in the signature and in the body.
+/// The test takes the [`Harness`](testing::Harness) of a fresh database, by any name, and returns nothing or a
+/// `Result`. It needs no other attribute, not even a runtime's: [`testing::run`] brings one. `#[ignore]`,
+/// `#[should_panic]` and other attributes are kept. The body stands in a module of the test's name, which uses
+/// everything of the one around it.
 ///
-/// Tests on PostgreSQL need a server: `TEST_DATABASE_URL=postgres://postgres@127.0.0.1:5432/postgres`. They make databases of
-/// their own there, and drop them. Without one, skip them: `cargo test -- --skip ::postgres`.
+/// Tests on PostgreSQL need a server: `TEST_DATABASE_URL=postgres://postgres@127.0.0.1:5432/postgres`. They make
+/// databases of their own there, and drop them. Without one, skip them: `cargo test -- --skip ::postgres`.
 ///
 /// What cannot be a test is refused, with what to write instead:
 ///

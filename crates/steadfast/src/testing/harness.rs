@@ -113,7 +113,8 @@ impl<Db: TestDatabase> Harness<Db> {
         done.unwrap_or_else(|error| panic!("{error}\nin: {sql}"));
     }
 
-    /// Runs statements now, and again in each database that [`crash_everywhere`](Self::crash_everywhere) makes: your tables.
+    /// Runs statements now, and again in each database that [`crash_everywhere`](Self::crash_everywhere) makes: your
+    /// tables.
     ///
     /// # Panics
     /// If one fails.
@@ -201,8 +202,9 @@ impl<Db: TestDatabase> Harness<Db> {
 
     /// Holds the next command of [`sf`](Self::sf) that reaches the point, until the [`Hold`] is released or dropped.
     ///
-    /// A held command keeps its transaction, and on SQLite the file's write lock. Its thread stands still, and the runtime
-    /// gets another one for its other tasks; so run the command by `tokio::spawn`, never on the test's own task.
+    /// A held command keeps its transaction, and on SQLite the file's write lock. Its thread stands still, and the
+    /// runtime gets another one for its other tasks; so run the command by `tokio::spawn`, never on the test's own
+    /// task.
     ///
     /// ```
     /// # use steadfast::{Code, sqlx::Sqlite};

@@ -1,13 +1,13 @@
 //! The test kit of a service that works with Steadfast (feature `testing`).
 //!
-//! [`#[steadfast::test(sqlite, postgres)]`](macro@crate::test) makes one async function a test on each database, and hands
-//! it a [`Harness`]: a fresh database with our tables. From there
+//! [`#[steadfast::test(sqlite, postgres)]`](macro@crate::test) makes one async function a test on each database, and
+//! hands it a [`Harness`]: a fresh database with our tables. From there
 //!
 //! - [`Harness::advance`] moves the time,
 //! - [`Harness::another`] and [`Harness::reopen`] are other processes on the same database,
 //! - [`eventually`], [`Harness::reached`] and [`Harness::hold`] wait for facts instead of sleeping,
-//! - [`Harness::crash_everywhere`] runs a scenario once for each place where its process could die, dies there, and lets
-//!   the test look at what is left.
+//! - [`Harness::crash_everywhere`] runs a scenario once for each place where its process could die, dies there, and
+//!   lets the test look at what is left.
 //!
 //! Below all of it is the [`Observer`], which the shop's fault lab uses directly.
 

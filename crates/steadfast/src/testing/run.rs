@@ -34,8 +34,8 @@ impl<T, E> TestResult for Result<T, E> {
 /// Runs a test on a fresh database, and removes the database when the test has passed: what
 /// [`#[steadfast::test]`](macro@crate::test) does for each database that it names.
 ///
-/// The test runs on a tokio runtime of its own with two workers. A PostgreSQL database of a test that failed is kept, and
-/// its name printed.
+/// The test runs on a tokio runtime of its own with two workers. A PostgreSQL database of a test that failed is kept,
+/// and its name printed.
 ///
 /// ```
 /// use steadfast::sqlx::Sqlite;

@@ -78,7 +78,8 @@ impl Drop for Hold {
 }
 
 impl Held {
-    /// Stays until released. An observer cannot await, so this stops the thread; block_in_place gives its tasks to another.
+    /// Stays until released. An observer cannot await, so this stops the thread; block_in_place gives its tasks to
+    /// another.
     fn stay(&self) {
         self.reached.cancel();
         let wait = || {

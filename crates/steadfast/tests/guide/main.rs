@@ -58,5 +58,5 @@ async fn an_order_survives_a_crash_anywhere(t: Harness<Db>) {
             t.assert_keys(1).await;
         })
         .await;
-    assert_eq!(report.points(), 8, "{report}");
+    assert_eq!(report.points(), 7, "{report}");
 }

@@ -269,8 +269,8 @@ async fn two_commands_that_crash_anywhere_have_one_effect_each_after_the_retry(t
 
 const REPLY_LOST: &str = "COMMIT applied, its reply lost";
 
-/// Fails unless something was wrong after each point from the first of one name to the last of another, and after no other;
-/// and unless each failure names its point and says `what` was wrong.
+/// Fails unless something was wrong after each point from the first of one name to the last of another, and after no
+/// other; and unless each failure names its point and says `what` was wrong.
 fn assert_caught(caught: &CrashFailures, from: &str, to: &str, what: &str) {
     let names = caught.report().names();
     let first = names.iter().position(|name| name == from).expect(from);

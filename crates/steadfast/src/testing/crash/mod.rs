@@ -1,12 +1,12 @@
 //! A scenario, run once for each place where its process could die.
 //!
-//! The first run only looks and makes the list of points. Each further run has a database of its own, dies at one of them,
-//! and is opened again by a new process, in which the test looks at what is left.
+//! The first run only looks and makes the list of points. Each further run has a database of its own, dies at one of
+//! them, and is opened again by a new process, in which the test looks at what is left.
 //!
-//! A process here is a runtime with everything that lives on it. It has one thread, so the statements of a scenario come
-//! in the same order in each run, and so nothing of it runs between a crash and the end: its root is polled before any other
-//! task, sees the crash, and returns; tasks, connections and pools are dropped where they stand, and what sqlx would
-//! like to send when a connection is dropped is a task that is never run.
+//! A process here is a runtime with everything that lives on it. It has one thread, so the statements of a scenario
+//! come in the same order in each run, and so nothing of it runs between a crash and the end: its root is polled
+//! before any other task, sees the crash, and returns; tasks, connections and pools are dropped where they stand, and
+//! what sqlx would like to send when a connection is dropped is a task that is never run.
 
 mod plan;
 mod report;
@@ -34,14 +34,15 @@ use super::{run, words_of};
 const SCENARIO_MAX: Duration = Duration::from_secs(60);
 
 impl<Db: TestDatabase> Harness<Db> {
-    /// Runs `scenario` once for each place where its process could die, dies there, and then asks `then` in a new process
-    /// whether all is well.
+    /// Runs `scenario` once for each place where its process could die, dies there, and then asks `then` in a new
+    /// process whether all is well.
     ///
-    /// The places are: before each statement of the toolkit's and each `tx.db()` of a handler's; after each COMMIT; and each
-    /// COMMIT once with its reply lost, where nobody dies and the toolkit has to find out by itself. Each run has a fresh
-    /// database with what was [prepared](Self::prepare). `scenario` is what a client does and what it is told: an
-    /// `Err` is an answer too, but not in the first run, which goes without a crash. `then` gets what it was told, or
-    /// `None` if it did not live to hear it, or heard an `Err`; there the client retries, and the test asserts.
+    /// The places are: before each statement of the toolkit's and each `tx.db()` of a handler's; after each COMMIT;
+    /// and each COMMIT once with its reply lost, where nobody dies and the toolkit has to find out by itself. Each
+    /// run has a fresh database with what was [prepared](Self::prepare). `scenario` is what a client does and what it
+    /// is told: an `Err` is an answer too, but not in the first run, which goes without a crash. `then` gets what it
+    /// was told, or `None` if it did not live to hear it, or heard an `Err`; there the client retries, and the test
+    /// asserts.
     ///
     /// ```
     /// # use steadfast::sqlx::{self, Sqlite};
@@ -72,13 +73,13 @@ impl<Db: TestDatabase> Harness<Db> {
     /// # });
     /// ```
     ///
-    /// What dies is a runtime with its tasks, connections and memory, in this process: not the machine, so nothing
-    /// is told about power loss or torn pages. Keep no pool or `Steadfast` outside of the scenario: it would outlive the
+    /// What dies is a runtime with its tasks, connections and memory, in this process: not the machine, so nothing is
+    /// told about power loss or torn pages. Keep no pool or `Steadfast` outside of the scenario: it would outlive the
     /// crash, which is noticed and is an error.
     ///
     /// # Panics
-    /// If `then` did after any of the points, naming each; if the scenario fails without a crash; if a point of the first run
-    /// is not reached again.
+    /// If `then` did after any of the points, naming each; if the scenario fails without a crash; if a point of the
+    /// first run is not reached again.
     pub async fn crash_everywhere<T, E, S, N>(&self, scenario: S, then: N) -> CrashReport
     where
         E: Debug,
@@ -101,8 +102,8 @@ impl<Db: TestDatabase> Harness<Db> {
         self.given(async |_| {}).try_crash_everywhere(scenario, then).await
     }
 
-    /// Says what has happened before the scenario of a [`crash_everywhere`](Given::crash_everywhere) begins. It runs once in each
-    /// database, in a process of its own, and never goes wrong.
+    /// Says what has happened before the scenario of a [`crash_everywhere`](Given::crash_everywhere) begins. It runs
+    /// once in each database, in a process of its own, and never goes wrong.
     ///
     /// ```
     /// # use steadfast::sqlx::Sqlite;
@@ -161,7 +162,8 @@ impl<Db: TestDatabase, G: AsyncFn(&Harness<Db>) + Sync> Given<'_, Db, G> {
             scenario: &scenario,
             then: &then,
         };
-        // A thread of its own, which is not inside a runtime and may make others. The test waits for it, standing still.
+        // A thread of its own, which is not inside a runtime and may make others. The test waits for it, standing
+        // still.
         thread::scope(|scope| {
             let name = thread::current().name().unwrap_or("crash_everywhere").to_owned();
             let exploring = thread::Builder::new()

@@ -36,7 +36,8 @@ impl fmt::Display for CrashPoint {
     }
 }
 
-/// Every point of a scenario: [`Harness::crash_everywhere`](super::super::Harness::crash_everywhere). It prints as a list.
+/// Every point of a scenario: [`Harness::crash_everywhere`](super::super::Harness::crash_everywhere). It prints as a
+/// list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrashReport {
     pub(super) points: Vec<CrashPoint>,
@@ -98,7 +99,8 @@ impl fmt::Display for CrashFailure {
     }
 }
 
-/// The points after which something was wrong: [`Harness::try_crash_everywhere`](super::super::Harness::try_crash_everywhere).
+/// The points after which something was wrong:
+/// [`Harness::try_crash_everywhere`](super::super::Harness::try_crash_everywhere).
 #[derive(Clone, Debug)]
 pub struct CrashFailures {
     pub(super) report: CrashReport,
