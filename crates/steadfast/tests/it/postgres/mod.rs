@@ -15,5 +15,7 @@ mod purge;
 #[path = "../conformance/trouble.rs"]
 mod trouble;
 
-mod server;
+mod ambiguous;
+mod cost;
 mod proxy;
+mod server;
