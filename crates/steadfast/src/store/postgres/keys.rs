@@ -1,37 +1,92 @@
 //! Keys on PostgreSQL: the claim rides in the message that begins the transaction, one statement stores the outcome, and
 //! one looks from outside.
 
-use std::fmt::Write;
-
+use sha2::{Digest, Sha256};
 use sqlx::error::ErrorKind;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, PgExecutor, PgPool, Row};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Row, SqlSafeStr, SqlStr};
 
 use super::super::names::lock_number;
-use super::{Begun, LookUp, Names, PostgresStore, Settlement, Store, TransactionId};
+use super::{Begin, Begun, LookUp, Names, PostgresStore, Settlement, Store, TransactionId};
 use crate::clock::{Offset, Timestamp, micros};
 use crate::command::{Fingerprint, Key, Record, Stored};
 use crate::error::{Code, Error, Result};
 
-/// What `steadfast.claim` says by the SQLSTATE of its error, since a message that begins has no other answer.
+/// What the claim says by the SQLSTATE of its error, since a message that begins has no other answer.
 pub(super) const ENDED: &str = "SFC02";
 pub(super) const IN_FLIGHT: &str = "SFC03";
+pub(super) const EXPIRED: &str = "SFC04";
 
-/// The call that claims a key, as text: only digits and hexadecimal digits are put into it.
-pub(super) fn claim_call(names: &Names, key: Option<&Key>, offset: Offset) -> String {
-    let mut call = format!("{}.claim(", names.quoted());
-    // Writing to a string does not fail.
-    let _ = match key {
-        Some(key) => {
-            call.push_str("'\\x");
-            for byte in key.hash {
-                let _ = write!(call, "{byte:02x}");
-            }
-            write!(call, "', {}, {}", lock_of(names, key), offset.0)
+/// The server's word for a prepared statement that its connection does not have (yet).
+pub(super) const NOT_PREPARED: &str = "26000";
+const PREPARED_ALREADY: &str = "42P05";
+
+/// Claims a key: `$1` its hash, `$2` its lock, `$3` the clock's offset; and has the server end a transaction whose client
+/// has gone silent (`$4`), or has closed its connection in the middle of a statement (`$5`); without that, a key stays
+/// claimed for as long as the statement runs.
+///
+/// Its snapshot is older than its lock: a duplicate that commits in between is not seen here. The settle's primary
+/// key sees it. Without a key (NULL) it claims nothing.
+const CLAIM: &str = "
+    SELECT set_config('sf.transaction', 'open', true),
+           set_config('idle_in_transaction_session_timeout', $4, true),
+           CASE WHEN $5 <> '0' THEN set_config('client_connection_check_interval', $5, true) END,
+           CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
+                THEN steadfast.refuse('SFC01', 'the connection is in a transaction that somebody left open')
+                WHEN k.expires_at > clock_timestamp() + $3 * interval '1 microsecond'
+                THEN steadfast.refuse('SFC02', 'the command has ended before; its answer is replayed')
+                WHEN NOT pg_try_advisory_xact_lock($2)
+                THEN steadfast.refuse('SFC03', 'the command is in flight')
+                WHEN k.hash IS NOT NULL
+                THEN steadfast.refuse('SFC04', 'the record has expired, and makes room')
+           END
+    FROM (SELECT 1) AS one
+    LEFT JOIN steadfast.keys AS k ON k.hash = $1";
+
+/// The claim as a prepared statement of the server, by a name of its own: a call of it can stand in a message of
+/// several statements, and costs neither parsing nor planning.
+pub(super) struct PreparedClaim {
+    name: String,
+    prepare: SqlStr,
+}
+
+impl PreparedClaim {
+    pub(super) fn new(names: &Names) -> Self {
+        let claim = names.rename(CLAIM);
+        // A connection may have statements of other instances, or of another version of this one.
+        let name = format!("sf_claim_{:016x}", lock_number(&Sha256::digest(&claim)));
+        let prepare = format!("PREPARE {name} (bytea, bigint, bigint, text, text) AS {claim}");
+        Self {
+            name,
+            prepare: AssertSqlSafe(prepare).into_sql_str(),
         }
-        None => write!(call, "NULL, NULL, {}", offset.0),
-    };
-    call
+    }
+
+    /// The message that begins and claims. Only digits and hexadecimal digits are put into it.
+    pub(super) fn begin(&self, names: &Names, begin: &Begin<'_>, watch_millis: u32) -> SqlStr {
+        let key = begin.key.map_or_else(
+            || "NULL, NULL".to_owned(),
+            |key| {
+                let hash = u128::from_be_bytes(key.hash);
+                format!("'\\x{hash:032x}', {}", lock_of(names, key))
+            },
+        );
+        let (offset, idle_limit) = (begin.offset.0, begin.idle_limit.as_millis().min(i32::MAX as u128));
+        let statement = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; EXECUTE {}({key}, {offset}, '{idle_limit}', '{watch_millis}')",
+            self.name
+        );
+        AssertSqlSafe(statement).into_sql_str()
+    }
+
+    /// Makes the statement known to a connection.
+    pub(super) async fn prepare(&self, conn: &mut PgConnection) -> Result<()> {
+        match sqlx::raw_sql(self.prepare.clone()).execute(conn).await {
+            Ok(_) => Ok(()),
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(PREPARED_ALREADY) => Ok(()),
+            Err(error) => Err(PostgresStore::error(error, "preparing the claim")),
+        }
+    }
 }
 
 /// The advisory lock that stands for a key. Two keys may share one: then one of them is told to come back, never more.
@@ -70,9 +125,9 @@ pub(super) async fn claim_as_guest(
     match read_record(&row)? {
         Some(record) if is_live == Some(true) => return Ok(Begun::Ended(record)),
         _ if !get::<bool, _>(&row, "is_ours")? => return Ok(Begun::InFlight),
-        Some(_) => remove(conn, names, key).await?,
-        None => false,
-    };
+        Some(_) => make_room(conn, names, key, offset).await?,
+        None => {}
+    }
     Ok(Begun::Ours(()))
 }
 
@@ -141,7 +196,23 @@ fn ended_by_handler() -> Error {
     )
 }
 
-/// Removes the record of a key: an expired one that makes room, or one that an operator evicts.
+/// Removes the record of a key if it has expired.
+pub(super) async fn make_room(conn: &mut PgConnection, names: &Names, key: &Key, offset: Offset) -> Result<()> {
+    let statement = names.sql(
+        "
+        DELETE FROM steadfast.keys
+        WHERE hash = $1 AND expires_at <= clock_timestamp() + $2 * interval '1 microsecond'",
+    );
+    sqlx::query(statement)
+        .bind(&key.hash[..])
+        .bind(offset.0)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "removing an expired key"))
+}
+
+/// Removes the record of a key that an operator evicts.
 pub(super) async fn remove(conn: &mut PgConnection, names: &Names, key: &Key) -> Result<bool> {
     sqlx::query(names.sql("DELETE FROM steadfast.keys WHERE hash = $1"))
         .bind(&key.hash[..])

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
 
 use super::{
@@ -27,6 +27,8 @@ use crate::clock::{Offset, Timestamp};
 use crate::command::{Key, Quota};
 use crate::error::{Code, Error, Result};
 
+use keys::PreparedClaim;
+
 /// How long a request waits for a connection of a pool that we opened. Short, so that a caller learns that the
 /// database is away while it still listens.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,19 +39,24 @@ const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a transaction that was dropped may take to roll back before its connection is closed under it.
 const ABANDON_LIMIT: Duration = Duration::from_secs(1);
 
+/// How often beginning is tried, beyond once for each connection of the pool: the statement may have to be prepared, an
+/// expired record make room.
+const BEGIN_ATTEMPTS: u32 = 4;
+
 /// Makes the server look once a second, also in the middle of a statement, whether its client is still there.
 const WATCH_CLIENT_MILLIS: u32 = 1000;
 
 pub struct PostgresStore {
     pool: PgPool,
     names: Arc<Names>,
+    claim: PreparedClaim,
     /// Whether the server can notice in the middle of a statement that its client is gone (PostgreSQL 14, on most systems).
     watches_clients: OnceCell<bool>,
 }
 
 impl PostgresStore {
     /// Tries the setting until a server has taken or refused it: version 13 does not know it, some systems cannot do it.
-    async fn watches_clients(&self, conn: &mut PgConnection) -> bool {
+    async fn watch_millis(&self, conn: &mut PgConnection) -> u32 {
         let ask = async || match sqlx::query("SELECT set_config('client_connection_check_interval', $1, true)")
             .bind(WATCH_CLIENT_MILLIS.to_string())
             .execute(conn)
@@ -61,7 +68,10 @@ impl PostgresStore {
             }
             Err(error) => Err(error),
         };
-        *self.watches_clients.get_or_try_init(ask).await.unwrap_or(&false)
+        match self.watches_clients.get_or_try_init(ask).await {
+            Ok(true) => WATCH_CLIENT_MILLIS,
+            _ => 0,
+        }
     }
 
     async fn acquire(&self) -> Result<PoolConnection<Postgres>> {
@@ -69,20 +79,6 @@ impl PostgresStore {
             .acquire()
             .await
             .map_err(|error| Self::acquire_error(&self.pool, error))
-    }
-
-    /// Begins, claims, and has the server end a transaction whose client has gone silent, or has closed its connection in
-    /// the middle of a statement; without that, a key stays claimed for as long as the statement runs. One message
-    /// carries all of it, so the texts in it are ours and the rest is digits.
-    async fn begin_statement(&self, conn: &mut PgConnection, begin: &Begin<'_>) -> String {
-        let claim = keys::claim_call(&self.names, begin.key, begin.offset);
-        let idle_limit = begin.idle_limit.as_millis().min(i32::MAX as u128);
-        let watch = if self.watches_clients(conn).await {
-            WATCH_CLIENT_MILLIS
-        } else {
-            0
-        };
-        format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {claim}, {idle_limit}, {watch})")
     }
 
     /// An error of taking a connection: sqlx goes on trying to connect until the time is over, and then says only that.
@@ -134,6 +130,7 @@ impl Store<Postgres> for PostgresStore {
     fn new(pool: PgPool, names: Arc<Names>, _: Arc<Guard>) -> Result<Self> {
         Ok(Self {
             pool,
+            claim: PreparedClaim::new(&names),
             names,
             watches_clients: OnceCell::new(),
         })
@@ -157,38 +154,48 @@ impl Store<Postgres> for PostgresStore {
     type Held = PoolConnection<Postgres>;
 
     async fn begin(&self, begin: Begin<'_>) -> Result<Begun<PoolConnection<Postgres>>> {
-        let mut stale_connections_left = self.pool.options().get_max_connections();
+        let mut attempts_left = self.pool.options().get_max_connections() + BEGIN_ATTEMPTS;
+        let mut conn = self.acquire().await?;
+        let watch_millis = self.watch_millis(&mut conn).await;
         loop {
-            let mut conn = self.acquire().await?;
-            let statement = self.begin_statement(&mut conn, &begin).await;
-            let Err(error) = begin_transaction::<Postgres>(&mut conn, AssertSqlSafe(statement).into_sql_str()).await
-            else {
+            let statement = self.claim.begin(&self.names, &begin, watch_millis);
+            let Err(error) = begin_transaction::<Postgres>(&mut conn, statement).await else {
                 return Ok(Begun::Ours(conn));
             };
+            attempts_left -= 1;
             let state = error.as_database_error().and_then(|error| error.code());
-            let begun = match (state.as_deref(), begin.key) {
+            match (state.as_deref(), begin.key) {
+                _ if attempts_left == 0 => {
+                    conn.close_on_drop();
+                    return Err(Self::error(error, "beginning a transaction"));
+                }
+                (Some(keys::NOT_PREPARED), _) => {
+                    end_refused(&mut conn).await?;
+                    self.claim.prepare(&mut conn).await?;
+                }
+                (Some(keys::IN_FLIGHT), _) => {
+                    end_refused(&mut conn).await?;
+                    return Ok(Begun::InFlight);
+                }
+                (Some(keys::EXPIRED), Some(key)) => {
+                    end_refused(&mut conn).await?;
+                    keys::make_room(&mut conn, &self.names, key, begin.offset).await?;
+                }
                 (Some(keys::ENDED), Some(key)) => {
                     end_refused(&mut conn).await?;
                     let look_up = keys::look_up(&mut *conn, &self.names, key).await?;
                     let now = begin.offset.of(look_up.now);
-                    look_up.record.filter(|record| record.is_live(now)).map(Begun::Ended)
-                }
-                (Some(keys::IN_FLIGHT), _) => {
-                    end_refused(&mut conn).await?;
-                    Some(Begun::InFlight)
+                    // Unless it has expired in between.
+                    if let Some(record) = look_up.record.filter(|record| record.is_live(now)) {
+                        return Ok(Begun::Ended(record));
+                    }
                 }
                 _ => {
                     // Either its socket is stale (the server was restarted: all of the pool may be), or somebody
                     // left a transaction open on it. Nobody should get it again.
                     conn.close_on_drop();
-                    None
+                    conn = self.acquire().await?;
                 }
-            };
-            match begun {
-                Some(begun) => return Ok(begun),
-                None if stale_connections_left == 0 => return Err(Self::error(error, "beginning a transaction")),
-                // Or the record that was there has expired before we could read it.
-                None => stale_connections_left -= 1,
             }
         }
     }
@@ -236,7 +243,7 @@ impl Store<Postgres> for PostgresStore {
     fn abandon(&self, mut conn: PoolConnection<Postgres>) -> impl Future<Output = ()> + Send + 'static {
         conn.close_on_drop();
         async move {
-            // What still runs is not waited for: the server notices that its client is gone, see `begin_statement`.
+            // What still runs is not waited for: the server notices that its client is gone, see `CLAIM`.
             let _ = tokio::time::timeout(ABANDON_LIMIT, sqlx::raw_sql("ROLLBACK").execute(&mut *conn)).await;
         }
     }

@@ -77,7 +77,7 @@ impl Counted {
 }
 
 const BEGIN: &str = "BEGIN";
-const CLAIM: &str = "SELECT \"steadfast\".claim('\\x";
+const CLAIM: &str = "EXECUTE sf_claim_";
 const SETTLE: &str = "INSERT INTO steadfast.keys";
 const LOOK_UP: &str = "SELECT (extract(epoch FROM clock_timestamp())";
 
@@ -154,14 +154,22 @@ async fn a_transaction_without_a_key_costs_one_round_trip_more() {
     run().await;
     counted.proxy.reset_counts();
     run().await;
-    counted.assert_cost(
-        4,
-        &[
-            BEGIN,
-            "SELECT \"steadfast\".claim(NULL",
-            INSERT,
-            "SELECT coalesce(current_setting",
-            "COMMIT",
-        ],
-    );
+    counted.assert_cost(4, &[BEGIN, CLAIM, INSERT, "SELECT coalesce(current_setting", "COMMIT"]);
+}
+
+#[tokio::test]
+async fn a_new_connection_learns_the_claim_once() {
+    let counted = Counted::new().await;
+    let (_, here) = proxy_before(&counted.harness).await;
+    let here = here.port(counted.proxy.port());
+    let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(here);
+    let sf = Steadfast::new(pool).await.unwrap();
+    let count = |text: &str| {
+        let sent = counted.proxy.statements();
+        sent.iter().filter(|statement| statement.starts_with(text)).count()
+    };
+    counted.proxy.reset_counts();
+    counted.run(&sf, "first", 1).await.unwrap();
+    counted.run(&sf, "second", 1).await.unwrap();
+    assert_eq!((count("PREPARE sf_claim_"), count(CLAIM)), (1, 3));
 }
