@@ -218,7 +218,7 @@ codes! {
     CommitUnknown "SF116" "the outcome of the commit is not known yet",
         "The connection was lost while committing and the database cannot be asked. Send the same request again: it will be executed or replayed, never both.";
     Conflict "SF117" "the command lost against concurrent ones",
-        "The database ended it to resolve a deadlock or a conflict, too often in a row. Everything was rolled back and the key is free.";
+        "The database ended it to resolve a deadlock or a conflict, too often in a row, or commands that were committed together with it failed. Everything was rolled back and the key is free.";
     RecordTooNew "SF118" "the stored answer was written by a newer version",
         "This process cannot compare or read it. It is safe; a node of the newer version will replay it.";
     ShuttingDown "SF119" "the process is shutting down",

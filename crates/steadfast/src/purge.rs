@@ -53,7 +53,7 @@ impl<Db: Database> Steadfast<Db> {
         Ok(Purged::Keys(count))
     }
 
-    /// Deletes every key of an owner with its stored answers, and writes into the audit who did that and why.
+    /// Writes into the audit who wants it and why, then deletes every key of an owner with its stored answers.
     ///
     /// What the owner's commands did stays done. Keys that the owner shares with others (a wider [`Scope`](crate::Scope))
     /// stay too, and so do the names in the audit.
@@ -61,6 +61,10 @@ impl<Db: Database> Steadfast<Db> {
     /// # Errors
     /// If the database does not answer: then some keys may be gone and others not, and the call can be repeated.
     pub async fn erase(&self, owner: &Owner, actor: &str, reason: &str) -> Result<u64> {
+        let entry =
+            AuditEntry::new(actor, "owner.erase", format!("{}/{}", owner.tenant(), owner.user())).because(reason);
+        let entry = &entry;
+        self.transact(async |tx| Ok(tx.audit(entry).await?)).await?;
         let mut count = 0;
         let mut places = self.ask("look where keys are").key_places().await?;
         while !places.is_empty() {
@@ -71,10 +75,6 @@ impl<Db: Database> Steadfast<Db> {
                 .delete_keys(step, &Doomed::OwnedBy(owner))
                 .await?;
         }
-        let subject = format!("{}/{} ({count} keys)", owner.tenant(), owner.user());
-        let entry = AuditEntry::new(actor, "owner.erase", subject).because(reason);
-        let entry = &entry;
-        self.transact(async |tx| Ok(tx.audit(entry).await?)).await?;
         Ok(count)
     }
 

@@ -169,7 +169,10 @@ impl<Db: Database> Tx<Db> {
 
     /// Ends the transaction and gives the connection back. One that cannot do that, or not soon (a statement that the
     /// handler gave up on still runs), is closed.
-    pub(crate) async fn rollback(mut self) {
+    ///
+    /// # Errors
+    /// If the handler saw what others wrote and never became durable: then what it decided is none.
+    pub(crate) async fn rollback(mut self) -> Result<()> {
         let rolled_back = tokio::time::timeout(ROLLBACK_LIMIT, async {
             while self.depth() > 1 {
                 store::rollback_savepoint::<Db>(&mut *held(&mut self.held)).await.ok()?;
@@ -182,6 +185,7 @@ impl<Db: Database> Tx<Db> {
         })
         .await;
         self.is_ended = matches!(rolled_back, Ok(Some(())));
+        self.steadfast.store().saw_the_truth(held(&mut self.held)).await
     }
 }
 

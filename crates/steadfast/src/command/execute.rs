@@ -210,7 +210,7 @@ where
     match handled.ended {
         Ok((verdict, answer)) => Ok((tx, verdict, answer)),
         Err(error) => {
-            tx.rollback().await;
+            tx.rollback().await?;
             Err(error)
         }
     }
@@ -228,8 +228,7 @@ where
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
     sf.spawn(async move {
         if !matches!(verdict, Verdict::Commit(_)) {
-            tx.rollback().await;
-            return Ok(());
+            return tx.rollback().await;
         }
         tx.seal().await?;
         match tx.commit().await {

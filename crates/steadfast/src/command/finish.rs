@@ -40,7 +40,7 @@ impl<Db: Database> Finish<Db> {
     /// Ends the transaction as the verdict says.
     pub(super) async fn run(self, mut tx: Tx<Db>, verdict: Verdict) -> Result<Finished> {
         if let Verdict::Discard = verdict {
-            tx.rollback().await;
+            tx.rollback().await?;
             return Ok(Finished::Failed);
         }
         let settled = tokio::time::timeout(SETTLE_LIMIT, self.settle(&mut tx, verdict)).await;
@@ -48,7 +48,7 @@ impl<Db: Database> Finish<Db> {
             Ok(Ok(Some(settled))) => settled,
             Ok(Ok(None)) => {
                 // The unique constraint has judged: a duplicate committed after we looked.
-                tx.rollback().await;
+                tx.rollback().await?;
                 return find(&self.sf, &self.claimant)
                     .await?
                     .map(Finished::Found)

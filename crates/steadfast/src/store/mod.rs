@@ -104,6 +104,8 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn commit(&self, held: &mut Self::Held) -> impl Future<Output = Result<(), CommitError>> + Send;
     /// Rolls back.
     fn rollback(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
+    /// Waits, after a roll-back, until what the transaction saw of others is durable. Fails if it never will be.
+    fn saw_the_truth(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
     /// Rolls back a transaction that was dropped in the middle, and stops what it is doing.
     fn abandon(&self, held: Self::Held) -> impl Future<Output = ()> + Send + 'static;
     /// Whether that transaction may still commit.

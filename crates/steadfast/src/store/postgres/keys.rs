@@ -2,7 +2,6 @@
 //! one looks from outside.
 
 use sha2::{Digest, Sha256};
-use sqlx::error::ErrorKind;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Row, SqlSafeStr, SqlStr};
 
@@ -145,10 +144,10 @@ pub(super) async fn settle(
         INSERT INTO steadfast.keys
                (hash, scope, tenant, owner, operation, value, fingerprint,
                 state, status, headers, body, format, created_at, expires_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
-                CASE WHEN current_setting('sf.transaction', true) = 'open'
-                     THEN clock_timestamp() + $13 * interval '1 microsecond' END,
-                clock_timestamp() + $14 * interval '1 microsecond')
+        SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+               clock_timestamp() + $13 * interval '1 microsecond',
+               clock_timestamp() + $14 * interval '1 microsecond'
+        WHERE current_setting('sf.transaction', true) = 'open'
         RETURNING pg_current_xact_id()::text",
     );
     let Settlement { key, stored, .. } = settlement;
@@ -167,12 +166,11 @@ pub(super) async fn settle(
         .bind(stored.format)
         .bind(settlement.offset.0)
         .bind(settlement.offset.0.saturating_add(micros(settlement.retention)))
-        .fetch_one(conn)
+        .fetch_optional(conn)
         .await;
     match row {
-        Ok(row) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
-        // Outside the transaction that claimed the key, there is no time to store.
-        Err(sqlx::Error::Database(error)) if error.kind() == ErrorKind::NotNullViolation => Err(ended_by_handler()),
+        Ok(Some(row)) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
+        Ok(None) => Err(ended_by_handler()),
         // The primary key has judged: a duplicate committed first. The transaction is aborted, as it should be.
         Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(None),
         Err(error) => Err(PostgresStore::error(error, "storing the outcome with its key")),

@@ -240,6 +240,11 @@ impl Store<Postgres> for PostgresStore {
             .map_err(Self::fail("rolling back"))
     }
 
+    async fn saw_the_truth(&self, _: &mut PoolConnection<Postgres>) -> Result<()> {
+        // READ COMMITTED: there is nothing else to see.
+        Ok(())
+    }
+
     fn abandon(&self, mut conn: PoolConnection<Postgres>) -> impl Future<Output = ()> + Send + 'static {
         conn.close_on_drop();
         async move {

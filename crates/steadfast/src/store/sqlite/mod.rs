@@ -156,8 +156,8 @@ impl Store<Sqlite> for SqliteStore {
         }
     }
 
-    async fn began(&self, _: &mut Turn) -> Result<Timestamp> {
-        Ok(clock::machine())
+    async fn began(&self, turn: &mut Turn) -> Result<Timestamp> {
+        Ok(turn.began)
     }
 
     async fn settle(&self, turn: &mut Turn, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
@@ -181,6 +181,10 @@ impl Store<Sqlite> for SqliteStore {
 
     async fn rollback(&self, turn: &mut Turn) -> Result<()> {
         turn.undo().await
+    }
+
+    async fn saw_the_truth(&self, turn: &mut Turn) -> Result<()> {
+        turn.saw_the_truth().await
     }
 
     fn abandon(&self, turn: Turn) -> impl Future<Output = ()> + Send + 'static {

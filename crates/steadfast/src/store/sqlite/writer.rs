@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 use super::gate::Gate;
 use super::{CommitError, SqliteStore, Store};
-use crate::clock::jitter;
+use crate::clock::{self, Timestamp, jitter};
 use crate::error::{Code, Error, Result};
 use crate::store::{
     begin_transaction, commit_transaction, rollback_savepoint, rollback_transaction, transaction_depth,
@@ -122,12 +122,16 @@ impl Writer {
             writer: self.clone(),
             group: Some(group),
             is_alone,
+            began: clock::machine(),
+            seen: None,
             is_last: false,
         };
-        let group = turn.group_mut();
-        if is_alone && group.is_begun {
-            self.end(group).await;
+        if let Some(group) = turn.group.take_if(|group| is_alone && group.is_begun) {
+            turn.group = self.clone().end_whoever_waits(group).await;
         }
+        let Some(group) = &mut turn.group else {
+            return Err(lost("the process is shutting down"));
+        };
         if !group.is_begun {
             let patience = self.patience.saturating_sub(started.elapsed());
             if let Err(error) = self.begin(group, patience).await {
@@ -185,6 +189,15 @@ impl Writer {
             .map_err(fail)?;
         let gate = Gate::install(&mut conn).await.map_err(fail)?;
         Ok(Link { conn, gate })
+    }
+
+    /// Ends the group in a task of its own: a COMMIT that was asked for must be heard, also by those who went away.
+    async fn end_whoever_waits(self: Arc<Self>, mut group: OwnedMutexGuard<Group>) -> Option<OwnedMutexGuard<Group>> {
+        let ending = tokio::spawn(async move {
+            self.end(&mut group).await;
+            group
+        });
+        ending.await.ok()
     }
 
     /// Ends the group: makes its members' work durable, and tells them.
@@ -294,6 +307,9 @@ pub(crate) struct Turn {
     /// `None` once the turn has ended.
     group: Option<OwnedMutexGuard<Group>>,
     is_alone: bool,
+    pub(super) began: Timestamp,
+    /// Tells whether what this turn saw of others became durable.
+    seen: Option<oneshot::Receiver<Ended>>,
     /// Whether the turn has been dropped before.
     is_last: bool,
 }
@@ -317,12 +333,30 @@ impl Turn {
     /// Undoes what this turn did, and only that.
     pub(super) async fn undo(&mut self) -> Result<()> {
         let undone = self.roll_back_to_savepoint().await;
+        let group = self.group_mut();
         if undone.is_err() {
             // The savepoint is gone, or the whole transaction: then the group cannot be told from this turn any more.
-            self.group_mut().link = None;
+            group.link = None;
+        } else if !group.members.is_empty() {
+            // It has seen what others wrote and is not durable yet.
+            let (member, seen) = oneshot::channel();
+            group.members.push(member);
+            self.seen = Some(seen);
         }
         self.hand_on().await;
         undone
+    }
+
+    /// Waits until what this turn saw of others is durable. Fails if it never will be: then a decision made on it is none.
+    pub(super) async fn saw_the_truth(&mut self) -> Result<()> {
+        let Some(seen) = self.seen.take() else {
+            return Ok(());
+        };
+        match seen.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(CommitError::Refused(error) | CommitError::Unknown(error))) => Err(lost(&error.to_string())),
+            Err(_) => Err(lost("the process is shutting down")),
+        }
     }
 
     async fn roll_back_to_savepoint(&mut self) -> Result<()> {
@@ -350,7 +384,7 @@ impl Turn {
             || group.members.len() >= GROUP_MAX
             || (!group.members.is_empty() && group.first_waits_since.elapsed() >= GROUP_PATIENCE);
         if is_due {
-            self.writer.end(&mut group).await;
+            self.writer.clone().end_whoever_waits(group).await;
         } else if !group.is_watched {
             group.is_watched = true;
             tokio::spawn(self.writer.clone().watch(group.number));
@@ -401,6 +435,8 @@ impl Drop for Turn {
                     writer: self.writer.clone(),
                     group: Some(group),
                     is_alone: self.is_alone,
+                    began: self.began,
+                    seen: None,
                     is_last: true,
                 };
                 runtime.spawn(turn.abandon());
