@@ -342,6 +342,7 @@ fn in_flight_by(work: Work) -> Blocked {
     }
 }
 
+#[cfg_attr(not(feature = "testing"), allow(clippy::needless_pass_by_value))]
 fn panicked(panic: Box<dyn Any + Send>) -> Error {
     #[cfg(feature = "testing")]
     let panic = crate::testing::crash_on(panic);
