@@ -152,17 +152,18 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
             match steadfast.ask("claim the key").claim_as_guest(conn, key, offset).await? {
                 Begun::Ours(()) => {}
                 Begun::Ended(record) => {
-                    let value = read_outcome(&execute::read(&claimant, record)?)?;
+                    let value = read_outcome(&execute::read(steadfast, &claimant, record)?)?;
                     return Ok(Reply { value, replayed: true });
                 }
                 Begun::InFlight => return Err(execute::in_flight()),
             }
             let value = handler(conn).await.map_err(|failure| Error::failed(failure, false))?;
             steadfast.ask("is there a transaction").check_guest(conn).await?;
+            let outcome = value_outcome(&value, options.answer_limit)?;
             let settlement = Settlement {
                 key,
                 fingerprint: input.fingerprint(),
-                stored: &value_outcome(&value, options.answer_limit)?.store(),
+                stored: &outcome.store(&steadfast.place(key, input.fingerprint()))?,
                 offset,
                 retention: options.retention,
             };

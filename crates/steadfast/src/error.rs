@@ -93,7 +93,9 @@ impl Error {
             | Code::Locked
             | Code::Conflict => Some(Duration::from_secs(1)),
             Code::CommitUnknown | Code::TimeLimit | Code::ShuttingDown => Some(Duration::from_secs(2)),
-            Code::ReadOnly | Code::Full | Code::RecordTooNew | Code::QuotaExceeded => Some(Duration::from_secs(10)),
+            Code::ReadOnly | Code::Full | Code::RecordTooNew | Code::AnswerLocked | Code::QuotaExceeded => {
+                Some(Duration::from_secs(10))
+            }
             _ => None,
         }
     }
@@ -225,6 +227,10 @@ codes! {
         "Send the same request again: another node, or this one after its restart, executes or replays it.";
     Database "SF120" "the database reported an error",
         "A statement of the toolkit failed for a reason of its own; the source says which. Everything was rolled back.";
+    AnswerLocked "SF121" "the stored answer is encrypted with a key this process does not have",
+        "The command has ended before and is not run again. Give this process the key as well, by `Builder::encryption` or `.rotated_from(..)` of the feature `encryption`; the log names its id. A node that has it answers.";
+    AnswerTampered "SF122" "the stored answer was changed after it was encrypted",
+        "It does not belong to this key, status and request, or its bytes are not those that were stored. It is not handed out, and the command is not run again; restore the row, or look at what happened and evict the key.";
     TablesMissing "SF301" "the tables are missing or of another version",
         "Run the migrations, or the version of the program that belongs to the tables.";
     ConfigurationInvalid "SF303" "the configuration is not usable",

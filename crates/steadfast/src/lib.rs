@@ -16,10 +16,17 @@
 //! | `sqlite` | `Steadfast<Sqlite>`, with SQLite compiled in |
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
+//! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
-    not(all(feature = "sqlite", feature = "postgres", feature = "axum", feature = "testing")),
+    not(all(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "axum",
+        feature = "encryption",
+        feature = "testing"
+    )),
     allow(
         dead_code,
         unreachable_pub,
@@ -49,6 +56,8 @@ pub mod testing;
 pub use audit::AuditEntry;
 pub use caller::{Caller, CallerCommand};
 pub use clock::{Clock, parse_duration};
+#[cfg(feature = "encryption")]
+pub use command::Encryption;
 pub use command::{
     ANSWER_LENGTH_MAX, AsyncOnce, AsyncRerun, Command, Conflict, FingerprintPolicy, KEY_LENGTH_MAX, Key, KeyAnswer,
     KeyLookUp, KeyState, Owner, Quota, Reply, Scope, Secret, StoreFailures,

@@ -13,7 +13,9 @@ use tracing::Instrument;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::command::execute;
-use crate::command::{AsyncOnce, Command, CommandOptions, InFlight, Key, KeyLookUp, Point, Quota, Unkeyed};
+use crate::command::{
+    AsyncOnce, Command, CommandOptions, Encryption, Fingerprint, InFlight, Key, KeyLookUp, Place, Point, Quota, Unkeyed,
+};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::store::{Begin, Begun, CommitError, Database, Guard, Names, Store, migration_script};
@@ -74,6 +76,7 @@ struct Inner<Db: Database> {
     stopping: CancellationToken,
     id: String,
     quota: Option<Quota>,
+    encryption: Option<Encryption>,
     purge_every: Duration,
     #[cfg(feature = "axum")]
     problem_base: String,
@@ -110,6 +113,7 @@ impl<Db: Database> Steadfast<Db> {
             names: Arc::default(),
             clock: Clock::default(),
             quota: None,
+            encryption: None,
             purge_every: PURGE_EVERY,
             #[cfg(feature = "axum")]
             problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
@@ -286,6 +290,15 @@ impl<Db: Database> Steadfast<Db> {
         self.0.quota
     }
 
+    /// Where the answer of this key is kept.
+    pub(crate) fn place<'p>(&'p self, key: &'p Key, fingerprint: &'p Fingerprint) -> Place<'p> {
+        Place {
+            key,
+            fingerprint,
+            encryption: self.0.encryption.as_ref(),
+        }
+    }
+
     pub(crate) fn purge_every(&self) -> Duration {
         self.0.purge_every
     }
@@ -347,6 +360,7 @@ pub struct Builder<Db: Database> {
     names: Arc<Names>,
     clock: Clock,
     quota: Option<Quota>,
+    encryption: Option<Encryption>,
     purge_every: Duration,
     #[cfg(feature = "axum")]
     problem_base: String,
@@ -373,6 +387,14 @@ impl<Db: Database> Builder<Db> {
     /// Limits how much each owner may keep; without it, there is no limit. All processes should have the same.
     pub fn quota(mut self, quota: Quota) -> Self {
         self.quota = Some(quota);
+        self
+    }
+
+    /// Encrypts the answers that are stored from now on, headers and body; without it they are stored in plain. All
+    /// processes should have the same keys.
+    #[cfg(feature = "encryption")]
+    pub fn encryption(mut self, encryption: Encryption) -> Self {
+        self.encryption = Some(encryption);
         self
     }
 
@@ -427,6 +449,7 @@ impl<Db: Database> Builder<Db> {
             stopping: CancellationToken::new(),
             id: random_id(),
             quota: self.quota,
+            encryption: self.encryption.clone(),
             purge_every: self.purge_every,
             #[cfg(feature = "axum")]
             problem_base: self.problem_base.clone(),

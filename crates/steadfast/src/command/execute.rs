@@ -155,7 +155,7 @@ where
         Begun::Ours(tx) => tx,
         Begun::Ended(record) => {
             entered.has_ended();
-            return Ok(Executed::Replayed(read(claimant, record)?));
+            return Ok(Executed::Replayed(read(sf, claimant, record)?));
         }
         Begun::InFlight => return Err(in_flight().into()),
     };
@@ -265,13 +265,13 @@ pub(super) async fn find<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) 
     let look_up = sf.ask("look the key up").look_up(&claimant.key).await?;
     let now = sf.clock().at(look_up.now);
     let record = look_up.record.filter(|record| record.is_live(now));
-    record.map(|record| read(claimant, record)).transpose()
+    record.map(|record| read(sf, claimant, record)).transpose()
 }
 
 /// What a live record says to this claimant: its outcome, or that it means another wish.
-pub(crate) fn read(claimant: &Claimant, record: Record) -> Result<Outcome> {
+pub(crate) fn read<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant, record: Record) -> Result<Outcome> {
     match claimant.input.compare(&record.fingerprint) {
-        Comparison::Same => record.stored.read(),
+        Comparison::Same => record.stored.read(&sf.place(&claimant.key, &record.fingerprint)),
         Comparison::Different => Err(Error::new(
             Code::Mismatch,
             format!(
@@ -341,6 +341,7 @@ fn in_flight_by(work: Work) -> Blocked {
     }
 }
 
+#[cfg_attr(not(feature = "testing"), allow(clippy::needless_pass_by_value))]
 fn panicked(panic: Box<dyn Any + Send>) -> Error {
     #[cfg(feature = "testing")]
     let panic = crate::testing::crash_on(panic);

@@ -46,7 +46,7 @@ impl FingerprintPolicy {
 
     /// Hash with a secret: at least 32 random bytes, the same on all nodes.
     pub fn keyed(secret: impl Into<Vec<u8>>) -> Self {
-        Self::Keyed([Secret(secret.into().into())].into())
+        Self::Keyed([Secret::new(secret.into())].into())
     }
 
     /// Whether every secret is there and long enough not to be guessed.
@@ -62,7 +62,7 @@ impl FingerprintPolicy {
     /// After a rotation: also compare records that were made with the old secret, until they have expired.
     pub fn rotated_from(self, old: impl Into<Vec<u8>>) -> Self {
         match self {
-            Self::Keyed(secrets) => Self::Keyed(secrets.iter().cloned().chain([Secret(old.into().into())]).collect()),
+            Self::Keyed(secrets) => Self::Keyed(secrets.iter().cloned().chain([Secret::new(old.into())]).collect()),
             // A plain fingerprint needs no secret to be compared with.
             other => other,
         }
@@ -74,13 +74,17 @@ impl FingerprintPolicy {
 pub struct Secret(Arc<[u8]>);
 
 impl Secret {
+    pub(super) fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
     /// Names the secret without telling it, so that a record says which one it was made with.
-    fn id(&self) -> [u8; 4] {
+    pub(super) fn id(&self) -> [u8; 4] {
         let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest([b"steadfast secret id ", &*self.0].concat()));
         [a, b, c, d]
     }
 
-    fn mac(&self) -> Hmac<Sha256> {
+    pub(super) fn mac(&self) -> Hmac<Sha256> {
         Hmac::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
     }
 }

@@ -90,12 +90,13 @@ impl<Db: Database> Finish<Db> {
             }
             Verdict::Discard => unreachable!("a discarded transaction has nothing to settle"),
         };
+        let Claimant { key, input, options } = &self.claimant;
         let settlement = Settlement {
-            key: &self.claimant.key,
-            fingerprint: self.claimant.input.fingerprint(),
-            stored: &outcome.store(),
+            key,
+            fingerprint: input.fingerprint(),
+            stored: &outcome.store(&self.sf.place(key, input.fingerprint()))?,
             offset: self.sf.clock().ahead(),
-            retention: self.claimant.options.retention,
+            retention: options.retention,
         };
         tx.charge(&settlement).await?;
         let settled = tx.settle(&settlement).await?;

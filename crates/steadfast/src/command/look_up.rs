@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::{Key, KeyState, Owner, Scope, Stored};
+use super::{Key, KeyState, Owner, Scope};
 use crate::audit::AuditEntry;
 use crate::error::Result;
 use crate::steadfast::Steadfast;
@@ -59,7 +59,8 @@ impl<'c, Db: Database> KeyLookUp<'c, Db> {
     /// What the command ended with; `None` if it has not ended, is unknown, or its retention is over.
     ///
     /// # Errors
-    /// If the names are not usable, or the database does not answer.
+    /// If the names are not usable, or the database does not answer. SF121 and SF122 if the answer is encrypted and cannot be
+    /// read.
     pub async fn outcome(self) -> Result<Option<KeyAnswer>> {
         let key = self.key()?;
         let look_up = self.steadfast.ask("look the key up").look_up(&key).await?;
@@ -67,13 +68,13 @@ impl<'c, Db: Database> KeyLookUp<'c, Db> {
         let Some(record) = look_up.record.filter(|record| record.is_live(now)) else {
             return Ok(None);
         };
-        let expires_at = record.expires_at.into();
-        let outcome = Stored::read(record.stored)?;
+        let place = self.steadfast.place(&key, &record.fingerprint);
+        let outcome = record.stored.read(&place)?;
         Ok(Some(KeyAnswer {
             state: outcome.state,
             status: outcome.status,
             body: outcome.body,
-            expires_at,
+            expires_at: record.expires_at.into(),
         }))
     }
 

@@ -9,6 +9,11 @@ mod json;
 pub(crate) mod execute;
 mod finish;
 mod outcome;
+#[cfg(feature = "encryption")]
+mod encryption;
+#[cfg(not(feature = "encryption"))]
+#[path = "no_encryption.rs"]
+mod encryption;
 mod in_flight;
 mod point;
 mod closure;
@@ -20,6 +25,7 @@ use std::time::Duration;
 
 pub use call::{Command, Reply};
 pub use closure::{AsyncOnce, AsyncRerun};
+pub use encryption::Encryption;
 pub use fingerprint::{FingerprintPolicy, Secret};
 pub use key::{KEY_LENGTH_MAX, Key, Owner, Scope};
 pub use look_up::{KeyAnswer, KeyLookUp};
@@ -30,7 +36,7 @@ pub use quota::Quota;
 pub(crate) use call::{Unkeyed, Wish, read_outcome, value_outcome};
 pub(crate) use fingerprint::{Comparison, Fingerprint, Input};
 pub(crate) use in_flight::InFlight;
-pub(crate) use outcome::{Outcome, Record, Stored};
+pub(crate) use outcome::{Outcome, Place, Record, Stored};
 
 use crate::error::{Code, Error, Result};
 use crate::failure::FailureClass;

@@ -36,6 +36,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::CommitUnknown
         | Code::Conflict
         | Code::RecordTooNew
+        | Code::AnswerLocked
         | Code::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         // A fault in the service (RFC 9110, 15.6.1): nothing was changed, and retrying alone does not help.
         Code::NoTransaction
@@ -51,6 +52,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::CommitRefused
         | Code::NameInvalid
         | Code::AnswerChanged
+        | Code::AnswerTampered
         | Code::Database
         | Code::TablesMissing
         | Code::ConfigurationInvalid => StatusCode::INTERNAL_SERVER_ERROR,

@@ -51,6 +51,8 @@ pub(crate) trait TestDatabase: Database {
     fn count(pool: &Pool<Self>, sql: &str) -> impl Future<Output = i64> + Send;
     /// Runs statements with all rights.
     fn run(pool: &Pool<Self>, sql: &str) -> impl Future<Output = ()> + Send;
+    /// Whether these letters are anywhere in what is stored: in the files, or in any column of our tables.
+    fn holds(harness: &Harness<Self>, letters: &str) -> impl Future<Output = bool> + Send;
 }
 
 pub(crate) async fn fresh<Db: TestDatabase>() -> Harness<Db> {
@@ -160,6 +162,13 @@ impl TestDatabase for Sqlite {
     async fn run(pool: &Pool<Self>, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await.unwrap();
     }
+
+    async fn holds(harness: &Harness<Self>, letters: &str) -> bool {
+        let file = harness.admin.connect_options().get_filename().to_owned();
+        let files = std::fs::read_dir(file.parent().unwrap()).unwrap();
+        let mut contents = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+        contents.any(|bytes| bytes.windows(letters.len()).any(|window| window == letters.as_bytes()))
+    }
 }
 
 fn sqlite_pool(options: SqliteConnectOptions, size: PoolSize) -> Pool<Sqlite> {
@@ -225,6 +234,21 @@ impl TestDatabase for Postgres {
 
     async fn run(pool: &Pool<Self>, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await.unwrap();
+    }
+
+    async fn holds(harness: &Harness<Self>, letters: &str) -> bool {
+        let tables = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'steadfast'";
+        let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&harness.admin).await.unwrap();
+        let mut found = 0;
+        for table in tables {
+            // A row as text shows its bytes in hexadecimal digits.
+            let rows = format!(
+                "SELECT count(*) FROM steadfast.{table} AS t
+                 WHERE t::text LIKE '%{letters}%' OR t::text LIKE '%' || encode('{letters}', 'hex') || '%'"
+            );
+            found += Self::count(&harness.admin, &rows).await;
+        }
+        found > 0
     }
 }
 

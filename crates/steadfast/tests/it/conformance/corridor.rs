@@ -527,7 +527,7 @@ async fn an_answer_whose_type_has_changed_is_a_clear_error_and_stays_stored() {
 #[tokio::test]
 async fn a_record_of_an_unknown_algorithm_or_format_is_left_alone_and_never_a_mismatch() {
     let harness = fresh::<Db>().await;
-    for (key, change) in [("a", "fingerprint = fingerprint_of_tomorrow"), ("b", "format = 2")] {
+    for (key, change) in [("a", "fingerprint = fingerprint_of_tomorrow"), ("b", "format = 3")] {
         run(&harness.sf, &harness.owner, key).await.unwrap();
         let tomorrow = if Db::IS_SQLITE {
             "x'63' || substr(fingerprint, 2)"

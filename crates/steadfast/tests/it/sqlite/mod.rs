@@ -4,6 +4,8 @@ pub(crate) type Db = sqlx::Sqlite;
 
 #[path = "../conformance/corridor.rs"]
 mod corridor;
+#[path = "../conformance/encryption.rs"]
+mod encryption;
 #[path = "../conformance/http.rs"]
 mod http;
 #[path = "../conformance/in_flight.rs"]
