@@ -466,3 +466,35 @@ impl DerefMut for Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_group_whose_next_member_gave_up_is_ended_all_the_same() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = SqliteConnectOptions::new()
+            .filename(directory.path().join("test.db"))
+            .create_if_missing(true);
+        let writer = Arc::new(Writer::new(options, Duration::from_secs(10)));
+        // Somebody who seems to wait for a turn and never takes it.
+        let _gave_up = Waiting::count(&writer.waiting);
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        tokio::time::timeout(Duration::from_secs(10), turn.commit())
+            .await
+            .expect("the watchman comes")
+            .expect("committed");
+
+        // A group without members holds the lock of the file for nothing.
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        turn.hand_on().await;
+        tokio::time::timeout(Duration::from_secs(10), async {
+            while writer.group.lock().await.is_begun {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("the watchman comes");
+    }
+}
