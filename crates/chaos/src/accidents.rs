@@ -70,11 +70,13 @@ pub(crate) async fn happen(scene: &Scene) -> Result<()> {
 /// Kills shops: some from outside, at any moment, some by a command at one of its crash points.
 async fn kill(scene: &Scene, mut random: Random) -> Result<()> {
     let amount = scene.amounts.kills;
+    // In turn, so that none is left out by chance.
+    let mut dooms = DOOMS.into_iter().cycle();
     while scene.kills() < amount {
         let before = scene.kills();
         scene.until_due(before, amount, &mut random).await;
         if random.chance(0.5) {
-            scene.set_doom(Some(random.pick(&DOOMS)));
+            scene.set_doom(dooms.next());
             wait_for_kill(scene, before).await;
             scene.set_doom(None);
         }
