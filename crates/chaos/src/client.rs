@@ -18,7 +18,7 @@ const DOUBLES: f64 = 0.05;
 const REPEATS: f64 = 0.25;
 const MUTATIONS: f64 = 0.05;
 /// How often a key that somebody else has used is used, by another user or for the other operation.
-const SHARED_KEYS: f64 = 0.05;
+const SHARED_KEYS: f64 = 0.1;
 /// How often a request asks the lab for a failure, and how often a double asks to be held so long that it is met.
 const FAULTS: f64 = 0.01;
 const HELD_DOUBLES: f64 = 0.5;
@@ -108,24 +108,22 @@ impl Client {
         let recorder = &self.scene.recorder;
         // The last one only, and only one that has a key of its own: so each key is shared once at most.
         let last = self.recent.back().filter(|last| last.has_own_key()).cloned();
-        match last {
-            Some(last) if self.random.chance(SHARED_KEYS) => {
-                let others: Vec<_> = USERS
-                    .iter()
-                    .map(|(user, _)| *user)
-                    .filter(|user| *user != last.user)
-                    .collect();
-                recorder.command(self.random.pick(&others), operation, Some(last.key))
-            }
-            Some(last) if self.random.chance(SHARED_KEYS) => {
-                let other = match last.operation {
-                    Operation::Order => Operation::Payment,
-                    Operation::Payment => Operation::Order,
-                };
-                recorder.command(last.user, other, Some(last.key))
-            }
-            _ => recorder.command(self.user, operation, None),
+        let Some(last) = last.filter(|_| self.random.chance(SHARED_KEYS)) else {
+            return recorder.command(self.user, operation, None);
+        };
+        if self.random.chance(0.5) {
+            let others: Vec<_> = USERS
+                .iter()
+                .map(|(user, _)| *user)
+                .filter(|user| *user != last.user)
+                .collect();
+            return recorder.command(self.random.pick(&others), last.operation, Some(&last));
         }
+        let other = match last.operation {
+            Operation::Order => Operation::Payment,
+            Operation::Payment => Operation::Order,
+        };
+        recorder.command(last.user, other, Some(&last))
     }
 
     /// Sends a command until there is a final answer.
@@ -203,7 +201,7 @@ impl Client {
 fn body(command: &Command, purpose: Purpose) -> String {
     let mark = match purpose {
         Purpose::Mutate => Mark::OfMutated(command.number),
-        _ => Mark::Of(command.number),
+        _ => command.mark,
     };
     let body = match command.operation {
         Operation::Order => json!({ "sku": mark.write(), "quantity": 1 }),

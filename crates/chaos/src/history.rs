@@ -60,6 +60,8 @@ pub(crate) struct Command {
     pub(crate) operation: Operation,
     /// Other users, and the other operation, may use the same value.
     pub(crate) key: String,
+    /// Its own, or that of another user's command with the same key: then both have sent the same bytes.
+    pub(crate) mark: Mark,
 }
 
 impl Command {
@@ -74,7 +76,8 @@ fn fresh_key(number: usize) -> String {
 }
 
 /// A word that a command leaves in what it makes, so that everything made says what for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Mark {
     Of(usize),
     /// Of a retry with the same key and another body, which must never make anything.
@@ -235,16 +238,17 @@ impl Recorder {
         self.began.elapsed().as_micros() as Micros
     }
 
-    /// A new command. Without a key of somebody else's it gets a fresh one.
-    pub(crate) fn command(&self, user: &'static str, operation: Operation, key: Option<String>) -> Command {
+    /// A new command, with a fresh key or that of another command.
+    pub(crate) fn command(&self, user: &'static str, operation: Operation, twin: Option<&Command>) -> Command {
         let mut state = self.lock();
         let number = state.history.commands.len();
-        let key = key.unwrap_or_else(|| fresh_key(number));
+        let same = twin.filter(|twin| twin.operation == operation);
         let command = Command {
             number,
             user,
             operation,
-            key,
+            key: twin.map_or_else(|| fresh_key(number), |twin| twin.key.clone()),
+            mark: same.map_or(Mark::Of(number), |twin| twin.mark),
         };
         state.write(&Line::Command(&command));
         state.history.commands.push(command.clone());

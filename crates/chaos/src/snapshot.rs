@@ -6,7 +6,6 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, PgConnection, SqliteConnection};
 
 use crate::error::{Context, Result};
-use crate::history::Operation;
 use crate::options::Database;
 
 #[derive(Debug, Default)]
@@ -125,10 +124,4 @@ impl Snapshot {
 fn id_in(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     body["id"].as_str().map(str::to_owned)
-}
-
-impl Effect {
-    pub(crate) fn is_of(&self, operation: Operation) -> bool {
-        self.operation == operation.name()
-    }
 }

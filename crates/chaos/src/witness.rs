@@ -1,16 +1,18 @@
 //! What really happened: a run in which nothing went wrong proves nothing.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+
 use serde::Serialize;
+use steadfast::testing::proxy::{Answer, Fault};
 
 use crate::accidents::DOOMS;
 use crate::error::{Context, Result};
 use crate::history::{Attempt, Ended, History, Purpose};
 use crate::options::Database;
 use crate::scene::Scene;
+use crate::shop::Shop;
 use crate::snapshot::Snapshot;
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
-use steadfast::testing::proxy::{Answer, Fault};
 
 /// Something that must have happened, and how often it did. Its JSON is the public form of a result: fields are added,
 /// never renamed.
@@ -90,11 +92,7 @@ pub(crate) fn count(scene: &Scene, history: &History, snapshot: &Snapshot) -> Re
         let kills = log.lines_with(&format!("the lab kills this process point=\"{point}\""));
         see(&format!("kills {point}"), kills, 1);
     }
-    see(
-        "restarts in order",
-        scene.shops.iter().map(|shop| shop.restarts()).sum(),
-        1,
-    );
+    see("restarts in order", scene.shops.iter().map(Shop::restarts).sum(), 1);
     if scene.database == Database::Sqlite {
         return Ok(witnesses);
     }
@@ -151,9 +149,9 @@ fn after_lost_answers(history: &History) -> (u64, u64) {
 }
 
 fn made_again(snapshot: &Snapshot) -> u64 {
-    let mut counts: HashMap<&str, u64> = HashMap::new();
+    let mut counts: HashMap<_, u64> = HashMap::new();
     for effect in &snapshot.effects {
-        *counts.entry(&effect.mark).or_default() += 1;
+        *counts.entry((&effect.mark, &effect.owner)).or_default() += 1;
     }
     counts.values().map(|count| count - 1).sum()
 }

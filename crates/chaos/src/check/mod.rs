@@ -55,6 +55,11 @@ fn sort<'a>(history: &'a History, snapshot: &'a Snapshot) -> (Vec<Case<'a>>, Vec
         key: None,
         calm,
     };
+    let makers: HashMap<_, _> = history
+        .commands
+        .iter()
+        .map(|command| (maker(command), command.number))
+        .collect();
     let mut cases: Vec<_> = history.commands.iter().map(new_case).collect();
     let mut violations = Vec::new();
     for attempt in &history.attempts {
@@ -63,19 +68,20 @@ fn sort<'a>(history: &'a History, snapshot: &'a Snapshot) -> (Vec<Case<'a>>, Vec
         }
     }
     for effect in &snapshot.effects {
-        let mark = Mark::read(&effect.mark);
-        match mark {
-            Some(Mark::Of(number)) if number < cases.len() => cases[number].effects.push(effect),
+        match Mark::read(&effect.mark) {
             Some(Mark::OfMutated(number)) => violations.push(Violation {
                 rule: "IDEM-5",
                 sentence: format!("a retry with another body has made {}", effect.id),
                 command: Some(number),
             }),
-            _ => violations.push(Violation {
-                rule: "IDEM-1",
-                sentence: format!("nobody asked for {effect:?}"),
-                command: None,
-            }),
+            mark => match makers.get(&(&*effect.tenant, &*effect.owner, &*effect.operation, mark)) {
+                Some(number) => cases[*number].effects.push(effect),
+                None => violations.push(Violation {
+                    rule: "IDEM-1",
+                    sentence: format!("nobody asked for {effect:?}"),
+                    command: None,
+                }),
+            },
         }
     }
     for case in &mut cases {
@@ -104,6 +110,12 @@ fn sort<'a>(history: &'a History, snapshot: &'a Snapshot) -> (Vec<Case<'a>>, Vec
 fn identity(command: &Command) -> (&str, &str, &str, &str) {
     let tenant = tenant_of(command.user);
     (tenant, command.user, command.operation.name(), &command.key)
+}
+
+/// What tells whose an effect is.
+fn maker(command: &Command) -> (&str, &str, &str, Option<Mark>) {
+    let tenant = tenant_of(command.user);
+    (tenant, command.user, command.operation.name(), Some(command.mark))
 }
 
 fn tenant_of(user: &str) -> &'static str {
@@ -164,8 +176,11 @@ fn tell(number: usize, history: &History, snapshot: &Snapshot) -> String {
     for (at, line) in lines {
         text += &format!("  {:10.3} ms {line}\n", at as f64 / 1e3);
     }
-    let is_ours = |mark: &str| matches!(Mark::read(mark), Some(Mark::Of(n) | Mark::OfMutated(n)) if n == number);
-    for effect in snapshot.effects.iter().filter(|effect| is_ours(&effect.mark)) {
+    let is_ours = |effect: &&Effect| {
+        let mark = Mark::read(&effect.mark);
+        mark == Some(command.mark) || mark == Some(Mark::OfMutated(number))
+    };
+    for effect in snapshot.effects.iter().filter(is_ours) {
         text += &format!("  in the database: {effect:?}\n");
     }
     let wanted = identity(command);

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Case, tenant_of};
-use crate::history::{Answer, Attempt, Made, Mark, Micros, Purpose};
+use super::Case;
+use crate::history::{Answer, Attempt, Made, Micros, Purpose};
 
 /// Name and question.
 pub(super) type Rule = (&'static str, fn(&Case<'_>) -> Option<String>);
@@ -119,19 +119,13 @@ fn mutated_is_refused(case: &Case<'_>) -> Option<String> {
         .map(|_| "answered another body with a success".to_owned())
 }
 
-/// What an answer tells of, and what was made, belongs to the one who asked, and to this command of his.
+/// What an answer tells of belongs to the one who asked, and to what he asked for.
 fn answers_are_ones_own(case: &Case<'_>) -> Option<String> {
-    let (user, mark) = (case.command.user, Mark::Of(case.command.number).write());
-    let is_foreign = |made: &Made| made.user != user || made.mark != mark;
+    let (user, mark) = (case.command.user, case.command.mark.write());
+    let is_foreign = |made: &&Made| made.user != user || made.mark != mark;
     let mut answers = case.successes().filter_map(|(_, answer)| answer.made.as_ref());
-    if let Some(made) = answers.find(|made| is_foreign(made)) {
-        return Some(format!("answered with what was made for somebody else: {made:?}"));
-    }
-    let (tenant, operation) = (tenant_of(user), case.command.operation);
-    let mut effects = case.effects.iter();
-    effects
-        .find(|effect| effect.owner != user || effect.tenant != tenant || !effect.is_of(operation))
-        .map(|effect| format!("made something for somebody else: {effect:?}"))
+    let foreign = answers.find(is_foreign)?;
+    Some(format!("answered with what was made for somebody else: {foreign:?}"))
 }
 
 /// Every episode comes to a final answer, and soon once everything works.

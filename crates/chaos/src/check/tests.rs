@@ -28,6 +28,7 @@ impl World {
             user,
             operation,
             key: key.into(),
+            mark: Mark::Of(number),
         });
         number
     }
@@ -48,7 +49,7 @@ impl World {
             id: id.into(),
             tenant: tenant_of(command.user).into(),
             owner: command.user.into(),
-            mark: Mark::Of(number).write(),
+            mark: command.mark.write(),
             at_ms,
         });
     }
@@ -128,14 +129,15 @@ fn a_good_history_is_good() {
     world.attempt(order, refused(409, "SF103")).episode = 0;
     world.attempt(order, replayed(order, "id-1"));
     world.attempt(order, refused(422, "SF104")).purpose = Purpose::Mutate;
-    // The same key value is free to other users and operations.
+    // The same key value is free to other users and operations, even for the same bytes.
     let other = world.command("user-b", Operation::Order, "key");
+    world.history.commands[other].mark = Mark::Of(order);
     world.effect(other, "id-2", 0);
     world.key(other, "id-2");
     let lost = Ended::Lost("timed out".into());
-    let attempt = world.attempt(other, made(other, "id-2"));
+    let attempt = world.attempt(other, made(order, "id-2"));
     (attempt.ended, attempt.episode) = (lost, 7);
-    let attempt = world.attempt(other, replayed(other, "id-2"));
+    let attempt = world.attempt(other, replayed(order, "id-2"));
     attempt.episode = 7;
     if let Ended::Answered(Answer { made: Some(made), .. }) = &mut attempt.ended {
         made.user = "user-b".into();
@@ -196,6 +198,7 @@ fn an_answer_leaked_to_another_user_is_seen() {
     let mut world = World::new();
     let order = world.order();
     let other = world.command("user-b", Operation::Order, "key");
+    world.history.commands[other].mark = Mark::Of(order);
     world.attempt(other, replayed(order, "id-1"));
     let broken = world.broken();
     assert!(broken.contains(&"IDEM-6") && broken.contains(&"IDEM-3"), "{broken:?}");
@@ -206,7 +209,7 @@ fn an_effect_made_for_another_user_is_seen() {
     let mut world = World::new();
     world.order();
     world.snapshot.effects[0].owner = "user-b".into();
-    assert_eq!(world.broken(), ["IDEM-6"]);
+    assert_eq!(world.broken(), ["IDEM-1", "IDEM-3", "IDEM-4"]);
 }
 
 #[test]
