@@ -1,15 +1,15 @@
 //! What really happened: a run in which nothing went wrong proves nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
-use steadfast::testing::proxy::{Answer, Fault};
+use steadfast::testing::proxy::{Answer as Told, Fault, Fired};
 
 use crate::accidents::DOOMS;
 use crate::error::{Context, Result};
-use crate::history::{Attempt, Ended, History, Purpose};
-use crate::options::Database;
+use crate::history::{Answer, Attempt, Ended, History, Purpose};
+use crate::options::{Amounts, Database};
 use crate::scene::Scene;
 use crate::shop::Shop;
 use crate::snapshot::Snapshot;
@@ -38,91 +38,127 @@ impl Witness {
 
 /// Counts everything that a run should have seen.
 pub(crate) fn count(scene: &Scene, history: &History, snapshot: &Snapshot) -> Result<Vec<Witness>> {
-    let log = read_logs(scene)?;
-    let amounts = scene.amounts;
-    let mut witnesses = Vec::new();
-    let mut see = |name: &str, count: u64, least: u64| {
-        witnesses.push(Witness {
+    let log = Log::read(&scene.shops)?;
+    let mut seen = Seen {
+        database: scene.database,
+        witnesses: Vec::new(),
+    };
+    seen.see("commands", scene.finished(), scene.amounts.commands);
+    see_answers(&mut seen, history);
+    seen.see("payments made again after their retention", made_again(snapshot), 1);
+    seen.see("keys purged", log.purged(), 1);
+    see_shops(&mut seen, scene, &log);
+    if scene.database == Database::Postgres {
+        see_wires(&mut seen, scene, &log);
+    }
+    Ok(seen.witnesses)
+}
+
+/// Witnesses as they are found.
+struct Seen {
+    database: Database,
+    witnesses: Vec<Witness>,
+}
+
+impl Seen {
+    fn see(&mut self, name: impl Into<String>, count: u64, least: u64) {
+        self.witnesses.push(Witness {
             chaos: "command",
-            database: scene.database.name(),
-            witness: name.to_owned(),
+            database: self.database.name(),
+            witness: name.into(),
             count,
             least,
             holds: count >= least,
         });
-    };
-    see("commands", scene.finished(), amounts.commands);
-    let attempts = |is_it: &dyn Fn(&Attempt) -> bool| history.attempts.iter().filter(|a| is_it(a)).count() as u64;
-    see("requests", attempts(&|_| true), 1);
-    let answers = |status: u16, code: &str| {
-        attempts(&|attempt| {
-            attempt
-                .answer()
-                .is_some_and(|answer| answer.status == status && answer.code.as_deref() == Some(code))
-        })
-    };
-    let is_replay = |attempt: &Attempt| attempt.answer().is_some_and(|answer| answer.is_replayed);
-    see("replays", attempts(&is_replay), 1);
-    see("doubles", attempts(&|attempt| attempt.purpose == Purpose::Double), 1);
-    see("keys shared by users or operations", shared_keys(history), 1);
-    see("409 in flight", answers(409, "SF103"), 1);
-    see("422 another body", answers(422, "SF104"), 1);
-    see(
-        "503 not now",
-        attempts(&|attempt| attempt.answer().is_some_and(|answer| answer.status == 503)),
-        1,
-    );
-    see(
-        "answers lost",
-        attempts(&|attempt| matches!(attempt.ended, Ended::Lost(_))),
-        1,
-    );
-    let (found, executed) = after_lost_answers(history);
-    see("answers lost, then replayed", found, 1);
-    see("answers lost, then executed", executed, 1);
-    see("handlers that panicked", answers(500, "SF029"), 1);
-    see("handlers that failed transiently", answers(503, "lab_transient"), 1);
-    see("handlers that failed definitively", answers(422, "lab_definitive"), 1);
-    see("payments made again after their retention", made_again(snapshot), 1);
-    see("keys purged", log.purged, 1);
+    }
+}
 
-    see("kills", scene.kills(), amounts.kills);
+/// What the clients did and heard.
+fn see_answers(seen: &mut Seen, history: &History) {
+    let attempts = |is_it: &dyn Fn(&Attempt) -> bool| history.attempts.iter().filter(|a| is_it(a)).count() as u64;
+    let answers = |is_it: &dyn Fn(&Answer) -> bool| attempts(&|attempt| attempt.answer().is_some_and(is_it));
+    let problems = |status: u16, code: &str| {
+        let code = Some(code);
+        answers(&|answer| answer.status == status && answer.code.as_deref() == code)
+    };
+    let (found, executed) = after_lost_answers(history);
+    for (name, count) in [
+        ("requests", attempts(&|_| true)),
+        (
+            "requests sent twice at once",
+            attempts(&|attempt| attempt.purpose == Purpose::Double),
+        ),
+        ("keys shared by users or operations", shared_keys(history)),
+        ("replays", answers(&|answer| answer.is_replayed)),
+        ("409 in flight", problems(409, "SF103")),
+        ("422 another body", problems(422, "SF104")),
+        ("503 not now", answers(&|answer| answer.status == 503)),
+        ("answers lost", attempts(&|attempt| attempt.answer().is_none())),
+        ("answers lost, then replayed", found),
+        ("answers lost, then executed", executed),
+        ("handlers that panicked", problems(500, "SF029")),
+        ("handlers that failed transiently", problems(503, "lab_transient")),
+        ("handlers that failed definitively", problems(422, "lab_definitive")),
+    ] {
+        seen.see(name, count, 1);
+    }
+}
+
+/// What happened to the processes.
+fn see_shops(seen: &mut Seen, scene: &Scene, log: &Log) {
+    let kills = scene.amounts.kills;
+    seen.see("kills", scene.kills(), kills);
     for doom in DOOMS {
         let point = doom.trim_start_matches("kill=");
-        let kills = log.lines_with(&format!("the lab kills this process point=\"{point}\""));
-        see(&format!("kills {point}"), kills, 1);
+        let words = format!("the lab kills this process point=\"{point}\"");
+        seen.see(format!("kills {point}"), log.lines_with(&words), kills.min(1));
     }
-    see("restarts in order", scene.shops.iter().map(Shop::restarts).sum(), 1);
-    if scene.database == Database::Sqlite {
-        return Ok(witnesses);
-    }
-    see(
-        "crashes of PostgreSQL",
-        scene.tally.crashes.load(Ordering::Relaxed),
-        amounts.crashes,
-    );
+    let restarts = scene.shops.iter().map(Shop::restarts).sum();
+    seen.see("restarts in order", restarts, kills.min(1));
+}
+
+/// What happened to the server and to the connections to it, and what Steadfast made of it.
+fn see_wires(seen: &mut Seen, scene: &Scene, log: &Log) {
+    let Amounts {
+        kills, crashes, cuts, ..
+    } = scene.amounts;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let fired = scene.fired();
-    let cuts = |fault: Fault| fired.iter().filter(|fired| fired.fault == fault).count() as u64;
-    see("COMMITs with an accident", fired.len() as u64, amounts.cuts);
-    see("cut before COMMIT", cuts(Fault::CutBeforeCommit), 1);
-    see("cut after COMMIT", cuts(Fault::CutAfterCommit), 1);
-    see("reply to COMMIT swallowed", cuts(Fault::SwallowCommitReply), 1);
-    let committed = fired.iter().filter(|fired| fired.answer == Answer::Committed).count();
-    see("committed without a reply", committed as u64, 1);
-    see(
-        "commits resolved as committed",
-        log.lines_with("resolved=\"committed\""),
-        1,
-    );
-    see("commits resolved as aborted", log.lines_with("resolved=\"aborted\""), 1);
-    see("handlers run again", log.lines_with("command runs again"), 1);
-    see(
+    let happened = |is_it: &dyn Fn(&Fired) -> bool| fired.iter().filter(|fired| is_it(fired)).count() as u64;
+    seen.see("crashes of PostgreSQL", count(&scene.tally.crashes), crashes);
+    seen.see(
         "cuts of all connections",
-        scene.tally.connection_cuts.load(Ordering::Relaxed),
-        1,
+        count(&scene.tally.connection_cuts),
+        kills.min(1),
     );
-    see("black holes", scene.tally.black_holes.load(Ordering::Relaxed), 1);
-    Ok(witnesses)
+    seen.see("black holes", count(&scene.tally.black_holes), kills.min(1));
+    seen.see("COMMITs with an accident", fired.len() as u64, cuts);
+    for (name, count) in [
+        (
+            "cut before COMMIT",
+            happened(&|fired| fired.fault == Fault::CutBeforeCommit),
+        ),
+        (
+            "cut after COMMIT",
+            happened(&|fired| fired.fault == Fault::CutAfterCommit),
+        ),
+        (
+            "reply to COMMIT swallowed",
+            happened(&|fired| fired.fault == Fault::SwallowCommitReply),
+        ),
+        (
+            "committed without a reply",
+            happened(&|fired| fired.answer == Told::Committed),
+        ),
+        (
+            "commits resolved as committed",
+            log.lines_with("resolved=\"committed\""),
+        ),
+        ("commits resolved as aborted", log.lines_with("resolved=\"aborted\"")),
+        ("handlers run again", log.lines_with("command runs again")),
+    ] {
+        seen.see(name, count, cuts.min(1));
+    }
 }
 
 fn shared_keys(history: &History) -> u64 {
@@ -157,32 +193,29 @@ fn made_again(snapshot: &Snapshot) -> u64 {
 }
 
 /// What the shops have logged. Their metrics die with them, their logs do not.
-struct Log {
-    text: String,
-    purged: u64,
-}
+struct Log(String);
 
 impl Log {
-    fn lines_with(&self, words: &str) -> u64 {
-        self.text.lines().filter(|line| line.contains(words)).count() as u64
+    fn read(shops: &[Shop]) -> Result<Self> {
+        let mut text = String::new();
+        for shop in shops {
+            let bytes = std::fs::read(&shop.log).context(shop.log.display())?;
+            text.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        Ok(Self(text))
     }
-}
 
-fn read_logs(scene: &Scene) -> Result<Log> {
-    let mut text = String::new();
-    for shop in &scene.shops {
-        let bytes = std::fs::read(&shop.log).context(shop.log.display())?;
-        text.push_str(&String::from_utf8_lossy(&bytes));
+    fn lines_with(&self, words: &str) -> u64 {
+        self.0.lines().filter(|line| line.contains(words)).count() as u64
     }
-    let keys = |line: &str| {
-        line.split_once("expired keys were purged keys=")?
-            .1
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    let purged = text.lines().filter_map(keys).sum();
-    Ok(Log { text, purged })
+
+    fn purged(&self) -> u64 {
+        let keys = |line: &str| {
+            let (_, keys) = line.split_once("expired keys were purged keys=")?;
+            keys.trim().parse::<u64>().ok()
+        };
+        self.0.lines().filter_map(keys).sum()
+    }
 }
 
 /// The witnesses for people.
