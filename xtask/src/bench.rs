@@ -8,12 +8,9 @@
 #[allow(dead_code, reason = "the bench itself reads the rest")]
 pub(crate) mod options;
 
-use std::env;
-use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use crate::error::{Context, Error, Result};
-use crate::service::log;
+use crate::error::{Error, Result};
 use crate::service::postgres::POSTGRES_BENCH;
 use crate::service::settled::{self, Settled, Terms};
 use crate::{process, workspace};
@@ -26,10 +23,14 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     let release = ["--release", "--package", PACKAGE];
     process::run(workspace::cargo().arg("build").args(release))?;
     let mut cargo = workspace::cargo();
-    cargo.args(["run", "--quiet"]).args(release).arg("--").args(words());
+    cargo
+        .args(["run", "--quiet"])
+        .args(release)
+        .arg("--")
+        .args(process::words_after("bench"));
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
     if !bench.options().wants(Database::Postgres) {
-        return measure(&mut cargo);
+        return process::run_to_its_end(&mut cargo);
     }
     // Nothing is installed for the sake of a figure.
     let server = Settled::settle(&POSTGRES_BENCH, Terms::default())?;
@@ -39,33 +40,8 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     server.tell(&POSTGRES_BENCH, &mut cargo);
     let services = [(&POSTGRES_BENCH, server)];
     eprintln!("\n{}", settled::describe(&services));
-    let measured = measure(&mut cargo);
+    let measured = process::run_to_its_end(&mut cargo);
     let [(_, server)] = services;
-    finish(server)?;
+    server.finish("bench")?;
     measured
-}
-
-fn measure(cargo: &mut Command) -> Result<ExitCode> {
-    let status = cargo.status().context("cargo run could not be started")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
-/// What the person has written after `bench`.
-fn words() -> impl Iterator<Item = OsString> {
-    env::args_os().skip_while(|word| word != "bench").skip(1)
-}
-
-fn finish(server: Settled) -> Result<()> {
-    let Settled::Running { mut instance, .. } = server else {
-        return Ok(());
-    };
-    if let Some(ended) = instance.ended() {
-        let tail = log::tail(&instance.log);
-        eprintln!("\nPostgreSQL ended with {ended} before the bench did; {tail}");
-    }
-    instance.stop()
 }

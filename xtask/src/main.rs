@@ -1,9 +1,10 @@
 //! The project's own tool, called as `cargo xtask`. It needs cargo and a Unix shell, nothing else.
 //!
-//! `test`, `services` and `bench` are about servers ([`service`]); the other commands look at the
+//! `test`, `services`, `bench` and `chaos` are about servers ([`service`]); the other commands look at the
 //! code, and `check` runs all of those in a row.
 
 mod bench;
+mod chaos;
 mod check;
 mod deps;
 mod error;
@@ -32,6 +33,7 @@ Every day:
   cargo xtask test -- -p steadfast in_flight -- --nocapture
   cargo xtask check                  before a commit
   cargo xtask bench command --quick  what a command costs, in three minutes
+  cargo xtask chaos command --quick  kills, crashes and cuts, in three minutes
   eval \"$(cargo xtask services up)\"  a PostgreSQL that stays, for an editor")]
 struct Cli {
     #[command(subcommand)]
@@ -46,6 +48,9 @@ enum Command {
     /// Measure what Steadfast costs, against baselines in the same run
     #[command(subcommand)]
     Bench(bench::options::Bench),
+    /// Break everything on purpose, and judge whether the promises held
+    #[command(subcommand)]
+    Chaos(chaos::options::Chaos),
     /// Check format, lints, docs, features, dependencies and guarantees
     Check,
     /// Check that steadfast compiles without features, with each alone, and with all
@@ -68,6 +73,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Test(arguments) => return test::run(arguments),
         Command::Services(command) => services::run(command)?,
         Command::Bench(bench) => return bench::run(bench),
+        Command::Chaos(chaos) => return chaos::run(chaos),
         Command::Check => check::run()?,
         Command::Features => features::run()?,
         Command::Deps => deps::run()?,

@@ -1,7 +1,9 @@
 //! Other programs: run one, ask one within a bound, see whether one still lives.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,22 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(format!("{name} ended with {status}")))
+}
+
+/// Runs a command that has said itself what is wrong, if something is.
+pub(crate) fn run_to_its_end(command: &mut Command) -> Result<ExitCode> {
+    let name = short_name(command);
+    let status = command.status().context(format!("{name} could not be started"))?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What the person has written after a word of our command line.
+pub(crate) fn words_after(word: &str) -> impl Iterator<Item = OsString> {
+    env::args_os().skip_while(move |other| other != word).skip(1)
 }
 
 /// What a person calls a command: `cargo clippy` rather than the path of cargo and all its flags.

@@ -67,6 +67,7 @@ fn bring_up(service: &'static Service, may_install: bool) -> Result<Record> {
         service,
         given: None,
         may_install,
+        may_contain: true,
     };
     match decide(service, &machine) {
         Plan::Start(source) => start(service, &source),

@@ -19,13 +19,17 @@ mod order;
 mod payment;
 mod problem;
 mod time;
+mod retention;
 mod page;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+
+use retention::Retention;
 
 /// Why the shop could not open: a sentence for the person who started it.
 type StartError = Box<dyn std::error::Error + Send + Sync>;
@@ -60,6 +64,12 @@ pub(crate) struct ServeOptions {
     /// Turn the shop into a fault lab: requests may hold, fail, panic or kill the process (see GET /lab)
     #[arg(long)]
     lab: bool,
+    /// How long answers are kept and replayed, of one operation (payments.make=1s) or of all [default: 24h]
+    #[arg(long, value_name = "[OPERATION=]DURATION", value_parser = Retention::read)]
+    retention: Vec<Retention>,
+    /// How often expired keys are purged, roughly [default: 1h]
+    #[arg(long, value_name = "DURATION", value_parser = steadfast::parse_duration)]
+    purge_every: Option<Duration>,
 }
 
 #[tokio::main]
@@ -124,6 +134,8 @@ mod tests {
             listen: None,
             database_url: "mysql://root:secret@localhost/shop".into(),
             lab: false,
+            retention: Vec::new(),
+            purge_every: None,
         };
         let error = serve(&options).await.expect_err("MySQL is not ours").to_string();
         assert!(error.contains("\"mysql\"") && error.contains("sqlite:"), "{error}");

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::input::{Rules, check_text};
 
+/// The name of placing an order, as it is stored with each key.
+pub(crate) const OPERATION: &str = "orders.place";
+
 /// Longer than any article number, short enough for one line of a table.
 const SKU_LENGTH_MAX: usize = 64;
 /// More than one customer takes home.

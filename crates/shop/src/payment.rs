@@ -5,6 +5,9 @@ use uuid::Uuid;
 
 use crate::input::{Rules, check_text};
 
+/// The name of making a payment, as it is stored with each key.
+pub(crate) const OPERATION: &str = "payments.make";
+
 /// Ten million in a currency with cents: a slip of the keyboard, rather than a payment, is larger.
 const AMOUNT_MAX: i64 = 1_000_000_000;
 /// One line of a bank statement.

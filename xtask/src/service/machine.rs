@@ -25,6 +25,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) given: Option<String>,
     /// Whether we may install a package.
     pub(crate) may_install: bool,
+    /// Whether it may run in a container.
+    pub(crate) may_contain: bool,
 }
 
 impl Offers for Machine<'_> {
@@ -37,6 +39,9 @@ impl Offers for Machine<'_> {
     }
 
     fn engine(&self) -> Result<&'static str, String> {
+        if !self.may_contain {
+            return Err("no container because it is to be crashed".to_owned());
+        }
         let answers = |engine: &str| process::succeeds_within(Command::new(engine).arg("info"), ENGINE_BOUND);
         let engine = ENGINES.iter().copied().find(|engine| answers(engine));
         engine.ok_or_else(|| format!("no {} that answers", ENGINES.join(" or ")))

@@ -1,5 +1,5 @@
-//! PostgreSQL: a fresh cluster per run, tuned for tests that come and go, or as in production for a
-//! bench.
+//! PostgreSQL: a fresh cluster per run, tuned for tests that come and go, as in production for a
+//! bench, or back again after every crash for chaos.
 //!
 //! There are no unit tests in this module: `--skip postgres::` would skip them together with the
 //! tests that need a server.
@@ -69,5 +69,37 @@ pub(crate) const POSTGRES_BENCH: Service = Service {
         "-c",
         "checkpoint_timeout=30min",
     ],
+    ..POSTGRES
+};
+
+/// The same for chaos, which crashes it: whenever it ends it is started again on the same data, until
+/// it is told to stop. What was acknowledged must survive that, so commits are synchronous; only the
+/// machine's own crash would lose something, and that is not tried.
+pub(crate) const POSTGRES_CHAOS: Service = Service {
+    name: "postgres-chaos",
+    variable: "CHAOS_DATABASE_URL",
+    arguments: &[
+        "-c",
+        "fsync=off",
+        "-c",
+        "synchronous_commit=on",
+        "-c",
+        "full_page_writes=off",
+        "-c",
+        "max_connections=300",
+    ],
+    start: r#"
+        "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" || exit
+        stopped=
+        trap 'stopped=1; kill -QUIT "$postgres"' TERM
+        while [ -z "$stopped" ]; do
+            "$bin/postgres" -D "$home/data" -p "$port" \
+                -c listen_addresses=127.0.0.1 -c unix_socket_directories= $arguments &
+            postgres=$!
+            wait "$postgres"
+        done
+        wait "$postgres"
+    "#,
+    stop: r#"kill -TERM "$server""#,
     ..POSTGRES
 };

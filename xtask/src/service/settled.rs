@@ -6,7 +6,7 @@ use std::process::{Command, id};
 use super::instance::{Instance, Stay};
 use super::machine::Machine;
 use super::plan::{Plan, Source, decide};
-use super::{Service, address, home};
+use super::{Service, address, home, log};
 use crate::error::{Error, Result};
 use crate::table;
 
@@ -24,16 +24,19 @@ pub(crate) struct Terms {
     pub(crate) may_install: bool,
     /// Its data stays when it ends.
     pub(crate) keep: bool,
+    /// It must be ours and run from its programs, because its process is going to be crashed.
+    pub(crate) must_be_ours: bool,
 }
 
 impl Settled {
     /// Finds or starts a service. It ends with us, unless it was given.
     pub(crate) fn settle(service: &'static Service, terms: Terms) -> Result<Self> {
-        let given = env::var(service.variable).ok().filter(|url| !url.is_empty());
+        let given = env::var(service.variable).ok();
         let machine = Machine {
             service,
-            given,
+            given: given.filter(|url| !url.is_empty() && !terms.must_be_ours),
             may_install: terms.may_install,
+            may_contain: !terms.must_be_ours,
         };
         match decide(service, &machine) {
             Plan::Given { url } => check_given(service, url),
@@ -57,6 +60,18 @@ impl Settled {
             Some(url) => command.env(service.variable, url),
             None => command.env_remove(service.variable),
         };
+    }
+
+    /// Stops what was started, and tells if it ended before its user (by this name) did.
+    pub(crate) fn finish(self, user: &str) -> Result<()> {
+        let Self::Running { mut instance, .. } = self else {
+            return Ok(());
+        };
+        if let Some(ended) = instance.ended() {
+            let (name, tail) = (instance.service.name, log::tail(&instance.log));
+            eprintln!("\n{name} ended with {ended} before the {user} did; {tail}");
+        }
+        instance.stop()
     }
 }
 

@@ -85,6 +85,7 @@ fn settle(service: &'static Service, arguments: &TestArgs) -> Result<Settled> {
     let terms = Terms {
         may_install: !arguments.no_install,
         keep: arguments.keep,
+        must_be_ours: false,
     };
     match Settled::settle(service, terms)? {
         Settled::NotRun { why } if is_required(service, &arguments.require) => {

@@ -17,27 +17,28 @@ use steadfast::{Builder, Code, Steadfast};
 use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
 use crate::lab::{self, Lab};
 use crate::problem::{no_such_method, no_such_path};
-use crate::{ServeOptions, StartError, auth, banner, listen, page};
+use crate::retention::Retention;
+use crate::{ServeOptions, StartError, auth, banner, listen, order, page, payment};
 
 /// The most entries a list shows.
 const LIST_LENGTH_MAX: i64 = 100;
 
 pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
     let lab = options.lab.then(Arc::<Lab>::default);
-    let sf = open(&options.database_url, lab.as_ref()).await?;
+    let sf = open(options, lab.as_ref()).await?;
     tables::create(&sf, options.lab).await?;
     let listener = listen::bind(options.listen.as_deref()).await?;
     let whereabouts = whereabouts(&sf.pool().connect_options());
     banner::print(listener.local_addr()?, &whereabouts, options.lab);
-    sf.serve(listener, router(&sf, lab.as_ref())).await?;
+    sf.serve(listener, router(&sf, options, lab.as_ref())).await?;
     tracing::info!("the shop is closed");
     Ok(())
 }
 
 /// Connects, and creates Steadfast's tables only if they are missing: a role that may not create any can run the shop
 /// on a database that somebody else has prepared.
-async fn open(url: &str, lab: Option<&Arc<Lab>>) -> steadfast::Result<Steadfast<Db>> {
-    let builder = connect(url, lab).await?;
+async fn open(options: &ServeOptions, lab: Option<&Arc<Lab>>) -> steadfast::Result<Steadfast<Db>> {
+    let builder = connect(options, lab).await?;
     match builder.build().await {
         Err(error) if error.code() == Code::TablesMissing => {
             builder.migrate().await?;
@@ -47,18 +48,25 @@ async fn open(url: &str, lab: Option<&Arc<Lab>>) -> steadfast::Result<Steadfast<
     }
 }
 
-async fn connect(url: &str, lab: Option<&Arc<Lab>>) -> steadfast::Result<Builder<Db>> {
-    let builder = Steadfast::<Db>::connect(url).await?;
+async fn connect(options: &ServeOptions, lab: Option<&Arc<Lab>>) -> steadfast::Result<Builder<Db>> {
+    let mut builder = Steadfast::<Db>::connect(&options.database_url).await?;
+    if let Some(period) = options.purge_every {
+        builder = builder.purge_every(period);
+    }
     Ok(match lab.cloned() {
         Some(lab) => builder.observer(move |point, key: &steadfast::Key| lab.reached(point, key)),
         None => builder,
     })
 }
 
-fn router(sf: &Steadfast<Db>, lab: Option<&Arc<Lab>>) -> Router {
+fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) -> Router {
     // Every command is idempotent; in the lab, an accident can be prepared for it before it begins.
     let command = |operation: &'static str, handler: MethodRouter<Steadfast<Db>>| {
-        let idempotent = handler.route_layer(sf.idempotent().operation(operation));
+        let mut layer = sf.idempotent().operation(operation);
+        if let Some(retention) = Retention::of(&options.retention, operation) {
+            layer = layer.retention(retention);
+        }
+        let idempotent = handler.route_layer(layer);
         match lab {
             Some(lab) => idempotent.layer(from_fn_with_state((lab.clone(), operation), lab::arm)),
             None => idempotent,
@@ -67,12 +75,12 @@ fn router(sf: &Steadfast<Db>, lab: Option<&Arc<Lab>>) -> Router {
     let mut business = Router::new()
         .route(
             "/orders",
-            command("orders.place", post(orders::place)).get(orders::list),
+            command(order::OPERATION, post(orders::place)).get(orders::list),
         )
         .route("/orders/{id}", get(orders::show))
         .route(
             "/payments",
-            command("payments.make", post(payments::make)).get(payments::list),
+            command(payment::OPERATION, post(payments::make)).get(payments::list),
         )
         .route("/payments/{id}", get(payments::show));
     let mut open = page::routes(lab.is_some()).merge(sf.routes());

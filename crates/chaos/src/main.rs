@@ -1,0 +1,183 @@
+//! Proof by violence: two shops on one database, clients that retry, and accidents. Called as `cargo xtask chaos`.
+//!
+//! [`scene`] is what everybody shares. [`client`]s ask and write down what they hear ([`history`]), while [`accidents`]
+//! happen to the [`shop`]s, to their [`server`], and to the wires between them (`steadfast::testing::proxy`). Then all is
+//! made whole, the clients come to their ends, and [`check`] judges the history by a [`snapshot`] of the database. The
+//! [`witness`]es say what really occurred.
+
+mod options;
+mod scene;
+mod client;
+mod http;
+mod accidents;
+mod shop;
+mod server;
+mod history;
+mod snapshot;
+mod check;
+mod witness;
+mod progress;
+mod random;
+mod error;
+
+use std::env;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use client::Client;
+use error::{Context, Result};
+use options::{Chaos, Options};
+use scene::{Place, Scene};
+use shop::{Order, Orders};
+use snapshot::Snapshot;
+
+/// The server to crash. Whoever sets this starts it again when it ends.
+const URL_VARIABLE: &str = "CHAOS_DATABASE_URL";
+
+/// The shop's binary.
+const SHOP_VARIABLE: &str = "CHAOS_SHOP";
+
+/// Proof by violence: real processes, real accidents, and a checker that judges
+#[derive(Parser)]
+#[command(name = "steadfast-chaos", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    chaos: Chaos,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = run(cli.chaos.options()).await;
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(options: &Options) -> Result<ExitCode> {
+    let shop_binary = env::var_os(SHOP_VARIABLE).map(PathBuf::from);
+    let directory = tempfile::Builder::new().prefix("steadfast-chaos-").tempdir();
+    let directory = directory.context("making a temporary directory")?;
+    let place = Place {
+        shop_binary: &shop_binary.ok_or("there is no shop: run it as cargo xtask chaos")?,
+        directory: directory.path(),
+        server_url: env::var(URL_VARIABLE).ok(),
+    };
+    let ended = break_and_judge(options, &place).await;
+    if !matches!(ended, Ok(ExitCode::SUCCESS)) {
+        // The evidence stays.
+        eprintln!("history, logs and database are in {}", directory.keep().display());
+    }
+    ended
+}
+
+async fn break_and_judge(options: &Options, place: &Place<'_>) -> Result<ExitCode> {
+    let (scene, orders) = Scene::set(options, place).await?;
+    let scene = Arc::new(scene);
+    eprintln!("{}: {:?}, --seed {}", scene.database.name(), scene.amounts, scene.seed);
+    let acted = tokio::select! {
+        acted = act(&scene, options.clients) => acted,
+        Err(stuck) = progress::show(&scene) => Err(stuck),
+        Err(ended) = keep_shops(&scene, orders) => Err(ended),
+    };
+    progress::clear();
+    let history = scene.recorder.finish()?;
+    acted?;
+    let snapshot = Snapshot::take(scene.database, &scene.database_url).await?;
+    write_snapshot(&snapshot, place.directory)?;
+
+    let witnesses = witness::count(&scene, &history, &snapshot)?;
+    if options.json {
+        for witness in &witnesses {
+            println!("{}", witness::to_json(witness).context("writing a witness as JSON")?);
+        }
+    } else {
+        print!("{}", witness::table(&witnesses));
+    }
+    let violations = check::judge(&history, &snapshot);
+    if !violations.is_empty() {
+        eprintln!("{}", check::describe(&violations, &history, &snapshot));
+    }
+    let missing: Vec<_> = witnesses
+        .iter()
+        .filter(|witness| !witness.holds())
+        .map(|witness| witness.name())
+        .collect();
+    if !missing.is_empty() {
+        eprintln!(
+            "this should have happened, and did not, or not often enough: {}",
+            missing.join(", ")
+        );
+    }
+    Ok(if violations.is_empty() && missing.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        eprintln!("--seed {}", scene.seed);
+        ExitCode::FAILURE
+    })
+}
+
+/// Opens the shops, lets clients and accidents loose on them, and closes them when all is over.
+async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
+    for shop in &scene.shops {
+        shop.until_open().await?;
+    }
+    let mut tasks: JoinSet<()> = (0..clients)
+        .map(|number| Client::new(scene.clone(), number).run())
+        .collect();
+    accidents::happen(scene).await?;
+    scene.calm();
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a client")?;
+    }
+    // In order: what is still under way comes to its end before we look.
+    for shop in &scene.shops {
+        shop.order(Order::Close);
+    }
+    for shop in &scene.shops {
+        shop.until_ended().await?;
+    }
+    Ok(())
+}
+
+/// Keeps the shops running until they are told to close; does not end without an error.
+async fn keep_shops(scene: &Arc<Scene>, orders: Vec<Orders>) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for (number, orders) in orders.into_iter().enumerate() {
+        let scene = scene.clone();
+        tasks.spawn(async move { scene.shops[number].keep(&scene.recorder, orders).await });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("keeping a shop")??;
+    }
+    std::future::pending().await
+}
+
+/// The server's data vanishes with the server, so what was in it is kept beside the history.
+fn write_snapshot(snapshot: &Snapshot, directory: &Path) -> Result<()> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Row<'a> {
+        Effect(&'a snapshot::Effect),
+        Key(&'a snapshot::Key),
+    }
+    let path = directory.join("database.jsonl");
+    let write = || -> Result<()> {
+        let mut file = BufWriter::new(File::create(&path)?);
+        let effects = snapshot.effects.iter().map(Row::Effect);
+        for row in effects.chain(snapshot.keys.iter().map(Row::Key)) {
+            serde_json::to_writer(&mut file, &row)?;
+            file.write_all(b"\n")?;
+        }
+        Ok(file.flush()?)
+    };
+    write().context(path.display())
+}

@@ -1,0 +1,127 @@
+//! What is in the database when all is over, read with plain SQL past the toolkit.
+
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, PgConnection, SqliteConnection};
+
+use crate::error::{Context, Result};
+use crate::options::Database;
+
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) keys: Vec<Key>,
+}
+
+/// A row of the shop.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Effect {
+    /// The name of the operation that made it.
+    pub(crate) operation: String,
+    pub(crate) id: String,
+    pub(crate) tenant: String,
+    pub(crate) owner: String,
+    pub(crate) mark: String,
+    /// When its transaction began, in milliseconds of the database's clock.
+    pub(crate) at_ms: i64,
+}
+
+/// A stored answer.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Key {
+    pub(crate) operation: String,
+    pub(crate) tenant: String,
+    pub(crate) owner: String,
+    pub(crate) value: String,
+    /// The effect that it tells of.
+    pub(crate) id: Option<String>,
+    pub(crate) is_live: bool,
+}
+
+/// The rows of the shop: the same SQL on both databases, but for the time.
+macro_rules! effects {
+    ($at_ms:literal) => {
+        concat!(
+            "SELECT 'orders.place' AS operation, id, tenant, owner, sku AS mark, ",
+            $at_ms,
+            " AS at_ms FROM orders
+             UNION ALL
+             SELECT 'payments.make', id, tenant, owner, coalesce(description, ''), ",
+            $at_ms,
+            " FROM payments"
+        )
+    };
+}
+
+const EFFECTS_POSTGRES: &str = effects!("(extract(epoch FROM created_at::timestamptz) * 1000)::bigint");
+const EFFECTS_SQLITE: &str = effects!("CAST(round((julianday(created_at) - 2440587.5) * 86400000) AS INTEGER)");
+
+const KEYS_POSTGRES: &str = "
+    SELECT operation, tenant, owner, value, body, expires_at > clock_timestamp() AS is_live
+    FROM steadfast.keys";
+/// Times are in microseconds.
+const KEYS_SQLITE: &str = "
+    SELECT operation, tenant, owner, value, body,
+           expires_at > CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) AS is_live
+    FROM steadfast_keys";
+
+type EffectRow = (String, String, String, String, String, i64);
+type KeyRow = (String, String, String, String, Vec<u8>, bool);
+
+impl Snapshot {
+    pub(crate) async fn take(database: Database, url: &str) -> Result<Self> {
+        let reading = match database {
+            Database::Postgres => Self::from_postgres(url).await,
+            Database::Sqlite => Self::from_sqlite(url).await,
+        };
+        reading.context("reading the database")
+    }
+
+    async fn from_postgres(url: &str) -> sqlx::Result<Self> {
+        let mut conn = PgConnection::connect(url).await?;
+        let effects: Vec<EffectRow> = sqlx::query_as(EFFECTS_POSTGRES).fetch_all(&mut conn).await?;
+        let keys: Vec<KeyRow> = sqlx::query_as(KEYS_POSTGRES).fetch_all(&mut conn).await?;
+        Ok(Self::new(effects, keys))
+    }
+
+    async fn from_sqlite(url: &str) -> sqlx::Result<Self> {
+        let options: SqliteConnectOptions = url.parse()?;
+        let mut conn = SqliteConnection::connect_with(&options).await?;
+        let effects: Vec<EffectRow> = sqlx::query_as(EFFECTS_SQLITE).fetch_all(&mut conn).await?;
+        let keys: Vec<KeyRow> = sqlx::query_as(KEYS_SQLITE).fetch_all(&mut conn).await?;
+        Ok(Self::new(effects, keys))
+    }
+
+    fn new(effects: Vec<EffectRow>, keys: Vec<KeyRow>) -> Self {
+        let effects = effects
+            .into_iter()
+            .map(|(operation, id, tenant, owner, mark, at_ms)| Effect {
+                operation,
+                id,
+                tenant,
+                owner,
+                mark,
+                at_ms,
+            });
+        let keys = keys
+            .into_iter()
+            .map(|(operation, tenant, owner, value, body, is_live)| Key {
+                operation,
+                tenant,
+                owner,
+                value,
+                id: id_in(&body),
+                is_live,
+            });
+        Self {
+            effects: effects.collect(),
+            keys: keys.collect(),
+        }
+    }
+}
+
+fn id_in(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    body["id"].as_str().map(str::to_owned)
+}
