@@ -3,3 +3,6 @@ CREATE FUNCTION steadfast.refuse(state text, message text) RETURNS boolean LANGU
 BEGIN
     RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message;
 END $$;
+
+-- A key is known by the first half of its hash.
+UPDATE steadfast.keys SET hash = substring(hash FROM 1 FOR 16) WHERE octet_length(hash) > 16;
