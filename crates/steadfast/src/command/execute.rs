@@ -3,9 +3,9 @@
 //! The only function that begins and ends a handler's transaction. Doors lead to it (an HTTP request, a plain Rust
 //! call; messages, jobs and saga steps follow) that differ in where the key comes from.
 //!
-//! What may be dropped by a caller that goes away: the handler, and nothing else. Beginning runs in a task of
-//! its own, because sqlx 0.9 is not safe to cancel there; so do settling and committing, because from the
-//! moment the handler has answered, the command will end whether or not anybody listens.
+//! What may be dropped by a caller that goes away: the handler, and nothing else. Beginning on
+//! PostgreSQL runs in a task of its own, because sqlx 0.9 is not safe to cancel there; so do settling and committing on
+//! both, because from the moment the handler has answered, the command will end whether or not anybody listens.
 
 use std::any::Any;
 use std::future::Future;
