@@ -37,6 +37,7 @@
 
 mod command;
 mod tx;
+mod to_the_end;
 mod caller;
 mod audit;
 mod failure;

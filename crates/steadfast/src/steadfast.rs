@@ -19,6 +19,7 @@ use crate::command::{
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::store::{Begin, Begun, CommitError, Database, Guard, Names, Store, migration_script};
+use crate::to_the_end::ToTheEnd;
 use crate::tx::Tx;
 
 /// How long a transaction may sit idle on the server beyond its handler's time limit before the server ends it. Only
@@ -247,33 +248,25 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     /// Runs something that begins a transaction to its end, but does not wait for ever: a server that takes connections
-    /// and says nothing holds the task, not the caller.
-    pub(crate) async fn spawn_to_begin<T: Send + 'static>(
+    /// and says nothing holds a task, not the caller.
+    pub(crate) async fn begin_to_the_end<T: Send + 'static>(
         &self,
-        task: impl Future<Output = Result<T>> + Send + 'static,
+        work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let patience = self.pool().options().get_acquire_timeout() * 2 + BEGIN_GRACE;
-        match tokio::time::timeout(patience, self.spawn(task)).await {
-            Ok(begun) => begun?,
-            Err(_) => Err(Error::new(
-                Code::Unreachable,
-                format!("the database did not begin a transaction within {patience:?}"),
-            )),
-        }
+        tokio::time::timeout(patience, self.to_the_end(work))
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::new(
+                    Code::Unreachable,
+                    format!("the database did not begin a transaction within {patience:?}"),
+                ))
+            })
     }
 
     /// Runs something to its end, whoever stops waiting for it. Shutdown waits for it too.
-    pub(crate) async fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Result<T> {
-        self.0.tasks.spawn(task.in_current_span()).await.map_err(|error| {
-            if error.is_panic() {
-                // A panic in here is a broken promise of ours, never of a handler.
-                std::panic::resume_unwind(error.into_panic());
-            }
-            Error::new(
-                Code::ShuttingDown,
-                "the process is shutting down; send the same request again",
-            )
-        })
+    pub(crate) fn to_the_end<F: Future<Output: Send> + Send + 'static>(&self, work: F) -> ToTheEnd<F> {
+        ToTheEnd::new(work, &self.0.tasks)
     }
 
     #[cfg(feature = "axum")]

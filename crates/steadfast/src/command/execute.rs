@@ -3,9 +3,10 @@
 //! The only function that begins and ends a handler's transaction. Doors lead to it (an HTTP request, a plain Rust
 //! call; messages, jobs and saga steps follow) that differ in where the key comes from.
 //!
-//! What may be dropped by a caller that goes away: the handler, and nothing else. Beginning on
-//! PostgreSQL runs in a task of its own, because sqlx 0.9 is not safe to cancel there; so do settling and committing on
-//! both, because from the moment the handler has answered, the command will end whether or not anybody listens.
+//! What may be dropped by a caller that goes away: the handler, and nothing else. Beginning on PostgreSQL goes on to its end
+//! in a task, because sqlx 0.9 is not safe to cancel there; so do settling and committing on both, because from the
+//! moment the handler has answered, the command will end whether or not anybody listens. A caller who neither polls nor
+//! drops its future holds the transaction, as with every future that holds something.
 
 use std::any::Any;
 use std::future::Future;
@@ -168,14 +169,14 @@ where
     }
     sf.observe(Point::AfterClaim, &claimant.key);
 
-    // The handler, and then the end its verdict says, in a task that outlives the caller.
+    // The handler, and then the end its verdict says, whether or not the caller still waits.
     let (tx, verdict, answer) = handle(handler, tx, &claimant.options).await?;
     let finish = Finish {
         sf: sf.clone(),
         claimant: claimant.clone(),
         entered,
     };
-    match sf.spawn(finish.run(tx, verdict)).await?? {
+    match sf.to_the_end(finish.run(tx, verdict)).await? {
         Finished::Committed => Ok(Executed::Committed(answer)),
         Finished::Failed => Ok(Executed::Failed(answer)),
         Finished::Found(outcome) => Ok(Executed::Replayed(outcome)),
@@ -226,7 +227,7 @@ where
         unreachable!("what claims nothing finds nothing")
     };
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
-    sf.spawn(async move {
+    sf.to_the_end(async move {
         if !matches!(verdict, Verdict::Commit(_)) {
             return tx.rollback().await;
         }
@@ -241,7 +242,7 @@ where
             .with_source(error)),
         }
     })
-    .await??;
+    .await?;
     Ok(answer)
 }
 
@@ -256,7 +257,7 @@ async fn begin<Db: Database>(
         return sf.begin(key, time_limit, is_alone).await;
     }
     let (task, key) = (sf.clone(), key.cloned());
-    sf.spawn_to_begin(async move { task.begin(key.as_ref(), time_limit, is_alone).await })
+    sf.begin_to_the_end(async move { task.begin(key.as_ref(), time_limit, is_alone).await })
         .await
 }
 

@@ -19,7 +19,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// How long the database is asked about a commit whose reply was lost, before the client is told to come back.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What ends a command, owned by a task that nobody can cancel.
+/// What ends a command, and is not cancelled by anybody.
 pub(super) struct Finish<Db: Database> {
     pub(super) sf: Steadfast<Db>,
     pub(super) claimant: Claimant,

@@ -186,12 +186,8 @@ impl<Db: Database> Idempotent<Db> {
         let is_cross_origin = parts.headers.contains_key(ORIGIN);
         let mut response = match self.read(parts, body).await {
             Ok(read) => {
-                // From here on the client may hang up: the task goes on to the end of the command.
-                let (steadfast, base) = (self.steadfast.clone(), self.clone());
-                match steadfast.spawn(base.execute(inner, read)).await {
-                    Ok(response) => response,
-                    Err(error) => self.problem(&error),
-                }
+                // From here on the client may hang up: it goes on to the end of the command.
+                self.steadfast.to_the_end(self.clone().execute(inner, read)).await
             }
             Err(error) => self.problem(&error),
         };
