@@ -13,7 +13,7 @@ use crate::command::{AsyncOnce, Key};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, Database, Settlement, Store, TransactionId};
+use crate::store::{self, Database, Settlement, Store};
 
 /// How long a ROLLBACK may take. It is quick, unless something else is running on the connection.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(1);
@@ -112,8 +112,8 @@ impl<Db: Database> Tx<Db> {
             .await
     }
 
-    /// Stores the end of the command. `None`: a live record of the same key is there already.
-    pub(crate) async fn settle(&mut self, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
+    /// Stores the end of the command. False: a live record of the same key is there already.
+    pub(crate) async fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool> {
         self.steadfast
             .ask("settle the key")
             .settle(held(&mut self.held), settlement)

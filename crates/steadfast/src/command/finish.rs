@@ -9,7 +9,7 @@ use super::{Claimant, Outcome};
 use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
 use crate::steadfast::Steadfast;
-use crate::store::{self, CommitError, Database, Settlement, Store, TransactionId};
+use crate::store::{self, CommitError, Database, Settlement, Store};
 use crate::telemetry;
 use crate::tx::Tx;
 
@@ -44,7 +44,7 @@ impl<Db: Database> Finish<Db> {
             return Ok(Finished::Failed);
         }
         let settled = tokio::time::timeout(SETTLE_LIMIT, self.settle(&mut tx, verdict)).await;
-        let (transaction, finished) = match settled {
+        let finished = match settled {
             Ok(Ok(Some(settled))) => settled,
             Ok(Ok(None)) => {
                 // The unique constraint has judged: a duplicate committed after we looked.
@@ -67,13 +67,13 @@ impl<Db: Database> Finish<Db> {
             Err(CommitError::Refused(error)) => Err(error),
             Err(CommitError::Unknown(error)) => {
                 drop(tx);
-                self.resolve(&transaction, error).await
+                self.resolve(error).await
             }
         }
     }
 
     /// Stores the outcome with its key. `None`: a live record of the same key is there already.
-    async fn settle(&self, tx: &mut Tx<Db>, verdict: Verdict) -> Result<Option<(TransactionId, Finished)>> {
+    async fn settle(&self, tx: &mut Tx<Db>, verdict: Verdict) -> Result<Option<Finished>> {
         let has_savepoint = self.claimant.options.store_failures.keeps_any();
         let (outcome, finished) = match verdict {
             Verdict::Commit(outcome) => {
@@ -99,13 +99,13 @@ impl<Db: Database> Finish<Db> {
             retention: options.retention,
         };
         tx.charge(&settlement).await?;
-        let settled = tx.settle(&settlement).await?;
-        Ok(settled.map(|transaction| (transaction, finished)))
+        let is_settled = tx.settle(&settlement).await?;
+        Ok(is_settled.then_some(finished))
     }
 
     /// Finds out on a fresh connection whether a COMMIT without a reply was one. The key record decides.
-    async fn resolve(&self, transaction: &TransactionId, lost: Error) -> Result<Finished> {
-        match tokio::time::timeout(RESOLVE_LIMIT, self.look_for(transaction)).await {
+    async fn resolve(&self, lost: Error) -> Result<Finished> {
+        match tokio::time::timeout(RESOLVE_LIMIT, self.look_for()).await {
             Ok(Some(outcome)) => {
                 telemetry::resolved("committed");
                 Ok(Finished::Found(outcome))
@@ -134,10 +134,10 @@ impl<Db: Database> Finish<Db> {
     }
 
     /// Asks until there is an answer: the outcome, or that there is and will be none.
-    async fn look_for(&self, transaction: &TransactionId) -> Option<Outcome> {
+    async fn look_for(&self) -> Option<Outcome> {
         loop {
             // Asked first: a transaction that ends between the two questions is then found by the second.
-            let is_running = self.sf.ask("is it running").is_running(transaction).await;
+            let is_running = self.sf.ask("is it running").is_running(&self.claimant.key).await;
             match (is_running, find(&self.sf, &self.claimant).await) {
                 (_, Ok(Some(outcome))) => return Some(outcome),
                 (Ok(false), Ok(None)) => return None,

@@ -91,13 +91,9 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn begin(&self, begin: Begin<'_>) -> impl Future<Output = Result<Begun<Self::Held>>> + Send;
     /// When the transaction began.
     fn began(&self, held: &mut Self::Held) -> impl Future<Output = Result<Timestamp>> + Send;
-    /// Stores the end of a command in its transaction, which is then ready to commit. `None`: a live record of the same
+    /// Stores the end of a command in its transaction, which is then ready to commit. False: a live record of the same
     /// key is there already.
-    fn settle(
-        &self,
-        held: &mut Self::Held,
-        settlement: &Settlement<'_>,
-    ) -> impl Future<Output = Result<Option<TransactionId>>> + Send;
+    fn settle(&self, held: &mut Self::Held, settlement: &Settlement<'_>) -> impl Future<Output = Result<bool>> + Send;
     /// Makes a transaction without a key ready to commit: fails if it no longer can, which COMMIT does not always say.
     fn seal(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
     /// Commits. The only place that does.
@@ -108,8 +104,8 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn saw_the_truth(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
     /// Rolls back a transaction that was dropped in the middle, and stops what it is doing.
     fn abandon(&self, held: Self::Held) -> impl Future<Output = ()> + Send + 'static;
-    /// Whether that transaction may still commit.
-    fn is_running(&self, transaction: &TransactionId) -> impl Future<Output = Result<bool>> + Send;
+    /// Whether a transaction that has claimed this key may still commit.
+    fn is_running(&self, key: &Key) -> impl Future<Output = Result<bool>> + Send;
 
     // Keys.
 
@@ -263,10 +259,6 @@ pub(crate) struct Settlement<'a> {
     pub(crate) offset: Offset,
     pub(crate) retention: Duration,
 }
-
-/// The database's name for a transaction, where it has one.
-#[derive(Clone, Debug)]
-pub(crate) struct TransactionId(pub(crate) Option<String>);
 
 /// How a COMMIT can fail.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Row, SqlSafeStr, SqlStr};
 
 use super::super::names::lock_number;
-use super::{Begin, Begun, LookUp, Names, PostgresStore, Settlement, Store, TransactionId};
+use super::{Begin, Begun, LookUp, Names, PostgresStore, Settlement, Store};
 use crate::clock::{Offset, Timestamp, micros};
 use crate::command::{Fingerprint, Key, Record, Stored};
 use crate::error::{Code, Error, Result};
@@ -134,11 +134,7 @@ pub(super) async fn claim_as_guest(
 ///
 /// It asks whether the transaction is the one that claimed the key: had the handler ended that, the key would be
 /// stored in another one than the business rows.
-pub(super) async fn settle(
-    conn: &mut PgConnection,
-    names: &Names,
-    settlement: &Settlement<'_>,
-) -> Result<Option<TransactionId>> {
+pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
     let statement = names.sql(
         "
         INSERT INTO steadfast.keys
@@ -147,11 +143,10 @@ pub(super) async fn settle(
         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
                clock_timestamp() + $13 * interval '1 microsecond',
                clock_timestamp() + $14 * interval '1 microsecond'
-        WHERE current_setting('sf.transaction', true) = 'open'
-        RETURNING pg_current_xact_id()::text",
+        WHERE current_setting('sf.transaction', true) = 'open'",
     );
     let Settlement { key, stored, .. } = settlement;
-    let row = sqlx::query(statement)
+    let settled = sqlx::query(statement)
         .bind(&key.hash[..])
         .bind(key.scope.as_str())
         .bind(&key.tenant)
@@ -166,13 +161,13 @@ pub(super) async fn settle(
         .bind(stored.format)
         .bind(settlement.offset.0)
         .bind(settlement.offset.0.saturating_add(micros(settlement.retention)))
-        .fetch_optional(conn)
+        .execute(conn)
         .await;
-    match row {
-        Ok(Some(row)) => Ok(Some(TransactionId(Some(get(&row, 0)?)))),
-        Ok(None) => Err(ended_by_handler()),
+    match settled {
+        Ok(settled) if settled.rows_affected() == 1 => Ok(true),
+        Ok(_) => Err(ended_by_handler()),
         // The primary key has judged: a duplicate committed first. The transaction is aborted, as it should be.
-        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(None),
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
         Err(error) => Err(PostgresStore::error(error, "storing the outcome with its key")),
     }
 }
@@ -247,19 +242,14 @@ pub(super) async fn look_up<'e>(executor: impl PgExecutor<'e>, names: &Names, ke
     read_look_up(&row)
 }
 
-/// Whether a transaction may still commit. It never proves that one did: after a crash of the server the id of
-/// a lost transaction is handed out again, and then describes a stranger.
-pub(super) async fn is_running(pool: &PgPool, transaction: &TransactionId) -> Result<bool> {
-    let status: Result<Option<String>, _> = sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
-        .bind(&transaction.0)
+/// Whether a transaction that has claimed this key may still commit: then it has the key's lock, which is given back after
+/// what it wrote can be seen. A server in recovery may have commits to replay, and does not know yet.
+pub(super) async fn is_running(pool: &PgPool, names: &Names, key: &Key) -> Result<bool> {
+    sqlx::query_scalar("SELECT pg_is_in_recovery() OR NOT pg_try_advisory_xact_lock($1)")
+        .bind(lock_of(names, key))
         .fetch_one(pool)
-        .await;
-    match status {
-        Ok(status) => Ok(status.as_deref() == Some("in progress")),
-        // "is in the future": the server crashed and has forgotten it, so it is not running.
-        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("22023") => Ok(false),
-        Err(error) => Err(PostgresStore::error(error, "asking about a transaction")),
-    }
+        .await
+        .map_err(|error| PostgresStore::error(error, "asking about a transaction"))
 }
 
 fn read_look_up(row: &PgRow) -> Result<LookUp> {

@@ -19,8 +19,8 @@ use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
 
 use super::{
-    Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId,
-    begin_transaction, classify_common, commit_transaction, rollback_transaction,
+    Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, begin_transaction,
+    classify_common, commit_transaction, rollback_transaction,
 };
 use crate::audit::AuditEntry;
 use crate::clock::{Offset, Timestamp};
@@ -204,11 +204,7 @@ impl Store<Postgres> for PostgresStore {
         keys::began(conn).await
     }
 
-    async fn settle(
-        &self,
-        conn: &mut PoolConnection<Postgres>,
-        settlement: &Settlement<'_>,
-    ) -> Result<Option<TransactionId>> {
+    async fn settle(&self, conn: &mut PoolConnection<Postgres>, settlement: &Settlement<'_>) -> Result<bool> {
         keys::settle(conn, &self.names, settlement).await
     }
 
@@ -253,8 +249,8 @@ impl Store<Postgres> for PostgresStore {
         }
     }
 
-    async fn is_running(&self, transaction: &TransactionId) -> Result<bool> {
-        keys::is_running(&self.pool, transaction).await
+    async fn is_running(&self, key: &Key) -> Result<bool> {
+        keys::is_running(&self.pool, &self.names, key).await
     }
 
     async fn look_up(&self, key: &Key) -> Result<LookUp> {
@@ -297,7 +293,7 @@ impl Store<Postgres> for PostgresStore {
     }
 
     async fn settle_as_guest(&self, conn: &mut PgConnection, settlement: &Settlement<'_>) -> Result<bool> {
-        Ok(keys::settle(conn, &self.names, settlement).await?.is_some())
+        keys::settle(conn, &self.names, settlement).await
     }
 
     async fn append_audit(&self, conn: &mut PgConnection, entry: &AuditEntry, offset: Offset) -> Result<()> {

@@ -19,10 +19,7 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
-use super::{
-    Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, TransactionId,
-    classify_common,
-};
+use super::{Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, classify_common};
 use crate::audit::AuditEntry;
 use crate::clock::{self, Offset, Timestamp};
 use crate::command::{Key, Quota};
@@ -160,10 +157,9 @@ impl Store<Sqlite> for SqliteStore {
         Ok(turn.began)
     }
 
-    async fn settle(&self, turn: &mut Turn, settlement: &Settlement<'_>) -> Result<Option<TransactionId>> {
+    async fn settle(&self, turn: &mut Turn, settlement: &Settlement<'_>) -> Result<bool> {
         turn.check()?;
-        let is_settled = keys::settle(turn, &self.names, settlement).await?;
-        Ok(is_settled.then_some(TransactionId(None)))
+        keys::settle(turn, &self.names, settlement).await
     }
 
     async fn seal(&self, turn: &mut Turn) -> Result<()> {
@@ -191,7 +187,7 @@ impl Store<Sqlite> for SqliteStore {
         turn.abandon()
     }
 
-    async fn is_running(&self, _: &TransactionId) -> Result<bool> {
+    async fn is_running(&self, _: &Key) -> Result<bool> {
         // The connection that ran it is closed, and nobody else could have taken it over.
         Ok(false)
     }

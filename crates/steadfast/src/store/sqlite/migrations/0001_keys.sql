@@ -11,14 +11,13 @@ CREATE TABLE steadfast_keys (
     owner       TEXT    NOT NULL,
     operation   TEXT    NOT NULL,
     value       TEXT    NOT NULL,  -- the key as the caller chose it
-    state       TEXT    NOT NULL,
+    state       TEXT    NOT NULL,  -- completed or failed
     fingerprint BLOB    NOT NULL,  -- one byte of algorithm, then the hash of what was asked
     headers     BLOB    NOT NULL,  -- name NUL value NUL, only those that are replayed
     body        BLOB    NOT NULL,  -- bytes, not text: NUL is a legal part of an answer
 
     -- One outcome for one key: this constraint is the promise.
-    CONSTRAINT keys_one_outcome PRIMARY KEY (hash),
-    CONSTRAINT keys_state_is_known CHECK (state IN ('completed', 'failed'))
+    CONSTRAINT keys_one_outcome PRIMARY KEY (hash)
 );
 
 -- The columns that the reliability convention names, for people with sqlite3.
