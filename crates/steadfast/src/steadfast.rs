@@ -22,10 +22,6 @@ use crate::store::{Begin, Begun, CommitError, Database, Guard, Names, Store, mig
 use crate::to_the_end::ToTheEnd;
 use crate::tx::Tx;
 
-/// How long a transaction may sit idle on the server beyond its handler's time limit before the server ends it. Only
-/// a client that vanished without a word gets there.
-const IDLE_GRACE: Duration = Duration::from_secs(5);
-
 /// How long beginning may take beyond what the pool may: a few quick statements.
 const BEGIN_GRACE: Duration = Duration::from_secs(5);
 
@@ -233,13 +229,7 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     /// Begins a transaction, and claims a key in it if there is one.
-    pub(crate) async fn begin(&self, key: Option<&Key>, time_limit: Duration, is_alone: bool) -> Result<Begun<Tx<Db>>> {
-        let begin = Begin {
-            key,
-            offset: self.clock().ahead(),
-            idle_limit: time_limit + IDLE_GRACE,
-            is_alone,
-        };
+    pub(crate) async fn begin(&self, begin: Begin) -> Result<Begun<Tx<Db>>> {
         Ok(match self.ask("begin and claim").begin(begin).await? {
             Begun::Ours(held) => Begun::Ours(Tx::new(self.clone(), held)),
             Begun::Ended(record) => Begun::Ended(record),

@@ -19,12 +19,12 @@ use tracing::Instrument;
 use super::finish::{Finish, Finished};
 use super::in_flight::Work;
 use super::point::Point;
-use super::{Claimant, CommandOptions, Comparison, Conflict, Key, Outcome, Record};
+use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
 use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, Begun, CommitError, Database, Store};
+use crate::store::{self, Begin, Begun, CommitError, Database, Store};
 use crate::telemetry;
 use crate::tx::Tx;
 
@@ -38,6 +38,10 @@ const REPEATS_MAX: u32 = 4;
 /// How long a caller waits for a transaction that was dropped to be rolled back, before it is told of the panic or the
 /// time limit.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a transaction may sit idle on the server beyond its handler's time limit before the server ends it. Only
+/// a client that vanished without a word gets there.
+const IDLE_GRACE: Duration = Duration::from_secs(5);
 
 /// How the corridor was left.
 #[derive(Debug)]
@@ -149,10 +153,26 @@ where
         }
     };
     let is_worth_a_look = Db::Store::READS_ARE_CHEAP || sf.in_flight().has_ended_here(&claimant.key);
-    if is_worth_a_look && let Some(outcome) = find(sf, claimant).await? {
-        return Ok(Executed::Replayed(outcome));
+    let mut absent_at = None;
+    if is_worth_a_look {
+        let moment = Instant::now();
+        match look(sf, claimant).await? {
+            Look::Ended(outcome) => return Ok(Executed::Replayed(outcome)),
+            Look::Absent => absent_at = Some(moment),
+            Look::Expired => {}
+        }
     }
-    let mut tx = match begin(sf, Some(&claimant.key), claimant.options.time_limit, is_alone).await? {
+    let begun = begin(
+        sf,
+        Begin {
+            key: Some(claimant.key.clone()),
+            absent_at,
+            offset: sf.clock().ahead(),
+            idle_limit: claimant.options.time_limit + IDLE_GRACE,
+            is_alone,
+        },
+    );
+    let mut tx = match begun.await? {
         Begun::Ours(tx) => tx,
         Begun::Ended(record) => {
             entered.has_ended();
@@ -223,7 +243,14 @@ where
     Db: Database,
     H: Handler<Db> + Send,
 {
-    let Begun::Ours(tx) = begin(sf, None, options.time_limit, false).await? else {
+    let begin_alone = Begin {
+        key: None,
+        absent_at: None,
+        offset: sf.clock().ahead(),
+        idle_limit: options.time_limit + IDLE_GRACE,
+        is_alone: false,
+    };
+    let Begun::Ours(tx) = begin(sf, begin_alone).await? else {
         unreachable!("what claims nothing finds nothing")
     };
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
@@ -247,26 +274,40 @@ where
 }
 
 /// Begins and claims, where nobody can cancel it if that is not safe.
-async fn begin<Db: Database>(
-    sf: &Steadfast<Db>,
-    key: Option<&Key>,
-    time_limit: Duration,
-    is_alone: bool,
-) -> Result<Begun<Tx<Db>>> {
+async fn begin<Db: Database>(sf: &Steadfast<Db>, begin: Begin) -> Result<Begun<Tx<Db>>> {
     if Db::Store::BEGIN_IS_CANCEL_SAFE {
-        return sf.begin(key, time_limit, is_alone).await;
+        return sf.begin(begin).await;
     }
-    let (task, key) = (sf.clone(), key.cloned());
-    sf.begin_to_the_end(async move { task.begin(key.as_ref(), time_limit, is_alone).await })
-        .await
+    let task = sf.clone();
+    sf.begin_to_the_end(async move { task.begin(begin).await }).await
+}
+
+/// What a look from outside any transaction finds.
+enum Look {
+    /// The end of the command.
+    Ended(Outcome),
+    /// A record that no longer counts.
+    Expired,
+    /// Nothing.
+    Absent,
+}
+
+async fn look<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Look> {
+    let look_up = sf.ask("look the key up").look_up(&claimant.key).await?;
+    let now = sf.clock().at(look_up.now);
+    match look_up.record {
+        Some(record) if record.is_live(now) => Ok(Look::Ended(read(sf, claimant, record)?)),
+        Some(_) => Ok(Look::Expired),
+        None => Ok(Look::Absent),
+    }
 }
 
 /// Looks for the end of a command outside any transaction.
 pub(super) async fn find<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Option<Outcome>> {
-    let look_up = sf.ask("look the key up").look_up(&claimant.key).await?;
-    let now = sf.clock().at(look_up.now);
-    let record = look_up.record.filter(|record| record.is_live(now));
-    record.map(|record| read(sf, claimant, record)).transpose()
+    match look(sf, claimant).await? {
+        Look::Ended(outcome) => Ok(Some(outcome)),
+        Look::Expired | Look::Absent => Ok(None),
+    }
 }
 
 /// What a live record says to this claimant: its outcome, or that it means another wish.

@@ -14,7 +14,7 @@ mod sqlite;
 use std::future::Future;
 use std::ops::{DerefMut, Range};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::Pool;
 use sqlx_core::transaction::TransactionManager;
@@ -88,7 +88,7 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     type Held: DerefMut<Target = Db::Connection> + Send + 'static;
 
     /// Begins a write transaction, and claims a key in it if there is one.
-    fn begin(&self, begin: Begin<'_>) -> impl Future<Output = Result<Begun<Self::Held>>> + Send;
+    fn begin(&self, begin: Begin) -> impl Future<Output = Result<Begun<Self::Held>>> + Send;
     /// When the transaction began.
     fn began(&self, held: &mut Self::Held) -> impl Future<Output = Result<Timestamp>> + Send;
     /// Stores the end of a command in its transaction, which is then ready to commit. False: a live record of the same
@@ -215,10 +215,11 @@ pub(crate) struct Guard {
 }
 
 /// How a transaction is to begin.
-#[derive(Clone, Copy)]
-pub(crate) struct Begin<'a> {
+pub(crate) struct Begin {
     /// What it claims.
-    pub(crate) key: Option<&'a Key>,
+    pub(crate) key: Option<Key>,
+    /// When it was seen that the key has no record, not even an expired one.
+    pub(crate) absent_at: Option<Instant>,
     pub(crate) offset: Offset,
     /// How long the transaction may sit idle before the database ends it.
     pub(crate) idle_limit: Duration,

@@ -62,8 +62,8 @@ impl PreparedClaim {
     }
 
     /// The message that begins and claims. Only digits and hexadecimal digits are put into it.
-    pub(super) fn begin(&self, names: &Names, begin: &Begin<'_>, watch_millis: u32) -> SqlStr {
-        let key = begin.key.map_or_else(
+    pub(super) fn begin(&self, names: &Names, begin: &Begin, watch_millis: u32) -> SqlStr {
+        let key = begin.key.as_ref().map_or_else(
             || "NULL, NULL".to_owned(),
             |key| {
                 let hash = u128::from_be_bytes(key.hash);

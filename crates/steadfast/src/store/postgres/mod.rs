@@ -153,7 +153,7 @@ impl Store<Postgres> for PostgresStore {
     const BEGIN_IS_CANCEL_SAFE: bool = false;
     type Held = PoolConnection<Postgres>;
 
-    async fn begin(&self, begin: Begin<'_>) -> Result<Begun<PoolConnection<Postgres>>> {
+    async fn begin(&self, begin: Begin) -> Result<Begun<PoolConnection<Postgres>>> {
         let mut attempts_left = self.pool.options().get_max_connections() + BEGIN_ATTEMPTS;
         let mut conn = self.acquire().await?;
         let watch_millis = self.watch_millis(&mut conn).await;
@@ -164,7 +164,7 @@ impl Store<Postgres> for PostgresStore {
             };
             attempts_left -= 1;
             let state = error.as_database_error().and_then(|error| error.code());
-            match (state.as_deref(), begin.key) {
+            match (state.as_deref(), &begin.key) {
                 _ if attempts_left == 0 => {
                     conn.close_on_drop();
                     return Err(Self::error(error, "beginning a transaction"));

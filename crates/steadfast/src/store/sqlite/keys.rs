@@ -1,24 +1,15 @@
 //! Keys on SQLite: a look and a write, both in the transaction of a command.
 //!
-//! A command of ours sets its turn's savepoint in the same call that looks the key up, and releases it in the one that
-//! stores the outcome: each call is a trip to the connection's thread.
+//! A command of ours seals its turn in the call that stores the outcome: each call is a trip to the connection's thread.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqlStr, SqliteConnection};
 
+use super::writer::{Savepoint, Turn};
 use super::{Names, Settlement, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::command::{Fingerprint, Key, Record, Stored};
 use crate::error::Result;
-
-macro_rules! look_up {
-    () => {
-        "
-        SELECT expires_at, fingerprint, state, status, headers, body, format
-        FROM steadfast_keys
-        WHERE hash = $1"
-    };
-}
 
 macro_rules! settle {
     () => {
@@ -30,34 +21,14 @@ macro_rules! settle {
     };
 }
 
-/// The record of a key, by a reader.
+/// The record of a key.
 pub(super) async fn look_up(conn: &mut SqliteConnection, names: &Names, key: &Key) -> Result<Option<Record>> {
-    find(conn, names.sql(look_up!()), key).await
-}
-
-/// Opens a turn and takes its key: the live record, if there is one. An expired one makes room.
-pub(super) async fn claim(
-    conn: &mut SqliteConnection,
-    names: &Names,
-    key: &Key,
-    offset: Offset,
-) -> Result<Option<Record>> {
-    let record = find(conn, names.sql(concat!("SAVEPOINT sf_turn;", look_up!())), key).await?;
-    make_room(conn, names, key, offset, record).await
-}
-
-/// The same in the caller's transaction.
-pub(super) async fn claim_as_guest(
-    conn: &mut SqliteConnection,
-    names: &Names,
-    key: &Key,
-    offset: Offset,
-) -> Result<Option<Record>> {
-    let record = look_up(conn, names, key).await?;
-    make_room(conn, names, key, offset, record).await
-}
-
-async fn find(conn: &mut SqliteConnection, statement: SqlStr, key: &Key) -> Result<Option<Record>> {
+    let statement = names.sql(
+        "
+        SELECT expires_at, fingerprint, state, status, headers, body, format
+        FROM steadfast_keys
+        WHERE hash = $1",
+    );
     sqlx::query(statement)
         .bind(&key.hash[..])
         .fetch_optional(conn)
@@ -67,14 +38,14 @@ async fn find(conn: &mut SqliteConnection, statement: SqlStr, key: &Key) -> Resu
         .transpose()
 }
 
-async fn make_room(
+/// Takes a key in a transaction: the live record, if there is one. An expired one makes room.
+pub(super) async fn claim(
     conn: &mut SqliteConnection,
     names: &Names,
     key: &Key,
     offset: Offset,
-    record: Option<Record>,
 ) -> Result<Option<Record>> {
-    match record {
+    match look_up(conn, names, key).await? {
         Some(record) if !record.is_live(offset.now()) => {
             remove(conn, names, key).await?;
             Ok(None)
@@ -93,9 +64,17 @@ pub(super) async fn remove(conn: &mut SqliteConnection, names: &Names, key: &Key
         .map_err(|error| SqliteStore::error(error, "removing a key"))
 }
 
-/// Writes the key with its outcome, once, at the end, and closes the turn. False: the key is there already.
-pub(super) async fn settle(conn: &mut SqliteConnection, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
-    write(conn, names.sql(concat!(settle!(), "; RELEASE sf_turn")), settlement).await
+/// Writes the key with its outcome, once, at the end, and seals the turn. False: the key is there already.
+pub(super) async fn settle(turn: &mut Turn, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
+    let statement = match turn.savepoint {
+        Savepoint::Even => concat!(settle!(), "; RELEASE sf_even; SAVEPOINT sf_odd"),
+        Savepoint::Odd => concat!(settle!(), "; RELEASE sf_odd; SAVEPOINT sf_even"),
+    };
+    let is_settled = write(turn, names.sql(statement), settlement).await?;
+    if is_settled {
+        turn.is_sealed();
+    }
+    Ok(is_settled)
 }
 
 /// The same in the caller's transaction.

@@ -62,7 +62,6 @@ pub(super) async fn run(store: &SqliteStore) -> Result<usize> {
     let fail = |error| SqliteStore::error(error, "running the migrations");
     // Should anything below fail, the turn is dropped, and what it did undone.
     let mut turn = store.writer.take_turn(true).await?;
-    store.open(&mut turn).await?;
     sqlx::raw_sql(store.names.sql(BOOTSTRAP))
         .execute(&mut *turn)
         .await

@@ -25,7 +25,7 @@ use crate::clock::{self, Offset, Timestamp};
 use crate::command::{Key, Quota};
 use crate::error::{Code, Error, Result};
 
-use writer::{Turn, Writer};
+use writer::{Savepoint, Turn, Writer};
 
 /// How long a command waits for the writer, and the writer for another process. Longer than a healthy
 /// transaction, shorter than the patience of a client.
@@ -42,22 +42,6 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a turn that has no key to claim.
-    async fn open(&self, turn: &mut Turn) -> Result<()> {
-        sqlx::raw_sql("SAVEPOINT sf_turn")
-            .execute(&mut **turn)
-            .await
-            .map(drop)
-            .map_err(Self::fail("beginning a turn"))
-    }
-
-    /// A turn for a statement of our own.
-    async fn take_turn(&self) -> Result<Turn> {
-        let mut turn = self.writer.take_turn(false).await?;
-        self.open(&mut turn).await?;
-        Ok(turn)
-    }
-
     /// Makes a statement of our own durable. All of them can be repeated, so what became of a COMMIT is not asked.
     async fn end_turn(&self, mut turn: Turn) -> Result<()> {
         self.seal(&mut turn).await?;
@@ -137,12 +121,14 @@ impl Store<Sqlite> for SqliteStore {
     const BEGIN_IS_CANCEL_SAFE: bool = true;
     type Held = Turn;
 
-    async fn begin(&self, begin: Begin<'_>) -> Result<Begun<Turn>> {
+    async fn begin(&self, begin: Begin) -> Result<Begun<Turn>> {
         let mut turn = self.writer.take_turn(begin.is_alone).await?;
-        let Some(key) = begin.key else {
-            self.open(&mut turn).await?;
+        let Some(key) = &begin.key else {
             return Ok(Begun::Ours(turn));
         };
+        if begin.absent_at.is_some_and(|moment| turn.is_alone_since(moment)) {
+            return Ok(Begun::Ours(turn));
+        }
         match keys::claim(&mut turn, &self.names, key, begin.offset).await? {
             // Whoever holds the write lock of the file is alone, so there is nobody in flight.
             None => Ok(Begun::Ours(turn)),
@@ -164,11 +150,16 @@ impl Store<Sqlite> for SqliteStore {
 
     async fn seal(&self, turn: &mut Turn) -> Result<()> {
         turn.check()?;
-        sqlx::raw_sql("RELEASE sf_turn")
+        let seal = match turn.savepoint {
+            Savepoint::Even => "RELEASE sf_even; SAVEPOINT sf_odd",
+            Savepoint::Odd => "RELEASE sf_odd; SAVEPOINT sf_even",
+        };
+        sqlx::raw_sql(seal)
             .execute(&mut **turn)
             .await
-            .map(drop)
-            .map_err(Self::fail("ending a turn"))
+            .map_err(Self::fail("ending a turn"))?;
+        turn.is_sealed();
+        Ok(())
     }
 
     async fn commit(&self, turn: &mut Turn) -> Result<(), CommitError> {
@@ -220,21 +211,21 @@ impl Store<Sqlite> for SqliteStore {
     }
 
     async fn delete_keys(&self, places: Range<i64>, doomed: &Doomed<'_>) -> Result<u64> {
-        let mut turn = self.take_turn().await?;
+        let mut turn = self.writer.take_turn(false).await?;
         let deleted = purge::delete(&mut turn, &self.names, places, doomed).await?;
         self.end_turn(turn).await?;
         Ok(deleted)
     }
 
     async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
-        let mut turn = self.take_turn().await?;
+        let mut turn = self.writer.take_turn(false).await?;
         let token = purge::take_lease(&mut turn, &self.names, name, holder, ttl, offset).await?;
         self.end_turn(turn).await?;
         Ok(token)
     }
 
     async fn release_lease(&self, name: &str, holder: &str) -> Result<()> {
-        let mut turn = self.take_turn().await?;
+        let mut turn = self.writer.take_turn(false).await?;
         purge::release_lease(&mut turn, &self.names, name, holder).await?;
         self.end_turn(turn).await
     }
@@ -259,7 +250,7 @@ impl Store<Sqlite> for SqliteStore {
     }
 
     async fn claim_as_guest(&self, conn: &mut SqliteConnection, key: &Key, offset: Offset) -> Result<Begun<()>> {
-        let record = keys::claim_as_guest(conn, &self.names, key, offset).await?;
+        let record = keys::claim(conn, &self.names, key, offset).await?;
         Ok(record.map_or(Begun::Ours(()), Begun::Ended))
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Commands take turns on the connection. A turn is a savepoint in a transaction that several turns share: the
 //! *group*. One COMMIT, one sync of the disk, makes a whole group durable, and nobody of it is answered before.
+//! Every call is a trip to the connection's thread, so whoever ends a turn sets the savepoint of the next one in the same call.
 //! A turn that fails undoes its savepoint and harms none of the others. What cannot be undone alone (the COMMIT
 //! fails, SQLite rolls back by itself) ends the group: everybody in it is told that nothing happened.
 //!
@@ -59,6 +60,9 @@ pub(super) struct Writer {
 struct Group {
     link: Option<Link>,
     is_begun: bool,
+    begun_at: Instant,
+    /// The one that is open.
+    savepoint: Savepoint,
     /// Counts groups, so that a watchman knows the one he watches.
     number: u64,
     is_watched: bool,
@@ -78,11 +82,30 @@ struct Link {
 
 type Ended = Result<(), CommitError>;
 
+/// The savepoint of a turn, which is set before the turn is taken. The two names alternate: a turn that cannot tell whether it
+/// has been released does not mistake the next one's for its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Savepoint {
+    Even,
+    Odd,
+}
+
+impl Savepoint {
+    fn next(self) -> Self {
+        match self {
+            Self::Even => Self::Odd,
+            Self::Odd => Self::Even,
+        }
+    }
+}
+
 impl Writer {
     pub(super) fn new(options: SqliteConnectOptions, patience: Duration) -> Self {
         let group = Group {
             link: None,
             is_begun: false,
+            begun_at: Instant::now(),
+            savepoint: Savepoint::Even,
             number: 0,
             is_watched: false,
             members: Vec::new(),
@@ -122,6 +145,7 @@ impl Writer {
             writer: self.clone(),
             group: Some(group),
             is_alone,
+            savepoint: Savepoint::Even,
             began: clock::machine(),
             seen: None,
             is_last: false,
@@ -139,6 +163,7 @@ impl Writer {
                 return Err(error);
             }
         }
+        turn.savepoint = group.savepoint;
         Ok(turn)
     }
 
@@ -157,7 +182,8 @@ impl Writer {
                 Some(link) => link,
                 link => link.insert(self.connect().await?),
             };
-            let begun = begin_transaction::<Sqlite>(&mut link.conn, SqlStr::from_static("BEGIN IMMEDIATE")).await;
+            let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT sf_even");
+            let begun = begin_transaction::<Sqlite>(&mut link.conn, begin).await;
             let Err(error) = begun else {
                 link.gate.begin();
                 break;
@@ -174,6 +200,8 @@ impl Writer {
             tokio::time::sleep(jitter(TRY_AGAIN)).await;
         }
         group.is_begun = true;
+        group.begun_at = Instant::now();
+        group.savepoint = Savepoint::Even;
         group.is_watched = false;
         group.number += 1;
         Ok(())
@@ -307,6 +335,7 @@ pub(crate) struct Turn {
     /// `None` once the turn has ended.
     group: Option<OwnedMutexGuard<Group>>,
     is_alone: bool,
+    pub(super) savepoint: Savepoint,
     pub(super) began: Timestamp,
     /// Tells whether what this turn saw of others became durable.
     seen: Option<oneshot::Receiver<Ended>>,
@@ -315,7 +344,17 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits for the COMMIT of the group, which makes this turn's work durable. The savepoint is released already.
+    /// Whether nobody but this process can have written since that moment: the group holds the lock of the file.
+    pub(super) fn is_alone_since(&self, moment: Instant) -> bool {
+        self.group.as_ref().is_some_and(|group| group.begun_at <= moment)
+    }
+
+    /// Notes that this turn's work is part of the group's, and the savepoint of the next turn is set.
+    pub(super) fn is_sealed(&mut self) {
+        self.group_mut().savepoint = self.savepoint.next();
+    }
+
+    /// Waits for the COMMIT of the group, which makes this turn's work durable. The turn is sealed already.
     pub(super) async fn commit(&mut self) -> Ended {
         let (member, ended) = oneshot::channel();
         let group = self.group_mut();
@@ -362,15 +401,15 @@ impl Turn {
     async fn roll_back_to_savepoint(&mut self) -> Result<()> {
         let fail = |error| SqliteStore::error(error, "rolling back");
         self.check()?;
+        let undo = match self.savepoint {
+            Savepoint::Even => "ROLLBACK TO sf_even",
+            Savepoint::Odd => "ROLLBACK TO sf_odd",
+        };
         let conn: &mut SqliteConnection = self;
         while transaction_depth::<Sqlite>(conn) > 1 {
             rollback_savepoint::<Sqlite>(conn).await.map_err(fail)?;
         }
-        sqlx::raw_sql("ROLLBACK TO sf_turn; RELEASE sf_turn")
-            .execute(conn)
-            .await
-            .map(drop)
-            .map_err(fail)
+        sqlx::raw_sql(undo).execute(conn).await.map(drop).map_err(fail)
     }
 
     /// Ends the turn, and the group if it is time.
@@ -435,6 +474,7 @@ impl Drop for Turn {
                     writer: self.writer.clone(),
                     group: Some(group),
                     is_alone: self.is_alone,
+                    savepoint: self.savepoint,
                     began: self.began,
                     seen: None,
                     is_last: true,
