@@ -41,7 +41,10 @@ impl<Db: Database> Finish<Db> {
     pub(super) async fn run(self, mut tx: Tx<Db>, verdict: Verdict) -> Result<Finished> {
         if let Verdict::Discard = verdict {
             tx.rollback().await?;
-            return Ok(Finished::Failed);
+            // A duplicate may have committed after we looked and before we had the lock, and the handler failed for what
+            // that one did. Its success is then the truth, not this failure.
+            let duplicate = find(&self.sf, &self.claimant).await.ok().flatten();
+            return Ok(duplicate.map_or(Finished::Failed, Finished::Found));
         }
         let settled = tokio::time::timeout(SETTLE_LIMIT, self.settle(&mut tx, verdict)).await;
         let finished = match settled {

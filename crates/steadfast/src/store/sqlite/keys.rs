@@ -72,7 +72,7 @@ pub(super) async fn settle(turn: &mut Turn, names: &Names, settlement: &Settleme
     };
     let is_settled = write(turn, names.sql(statement), settlement).await?;
     if is_settled {
-        turn.is_sealed();
+        turn.has_sealed();
     }
     Ok(is_settled)
 }

@@ -25,7 +25,7 @@ use crate::clock::{self, Offset, Timestamp};
 use crate::command::{Key, Quota};
 use crate::error::{Code, Error, Result};
 
-use writer::{Savepoint, Turn, Writer};
+use writer::{Turn, Writer};
 
 /// How long a command waits for the writer, and the writer for another process. Longer than a healthy
 /// transaction, shorter than the patience of a client.
@@ -149,17 +149,7 @@ impl Store<Sqlite> for SqliteStore {
     }
 
     async fn seal(&self, turn: &mut Turn) -> Result<()> {
-        turn.check()?;
-        let seal = match turn.savepoint {
-            Savepoint::Even => "RELEASE sf_even; SAVEPOINT sf_odd",
-            Savepoint::Odd => "RELEASE sf_odd; SAVEPOINT sf_even",
-        };
-        sqlx::raw_sql(seal)
-            .execute(&mut **turn)
-            .await
-            .map_err(Self::fail("ending a turn"))?;
-        turn.is_sealed();
-        Ok(())
+        turn.seal().await
     }
 
     async fn commit(&self, turn: &mut Turn) -> Result<(), CommitError> {

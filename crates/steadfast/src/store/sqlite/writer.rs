@@ -349,8 +349,23 @@ impl Turn {
         self.group.as_ref().is_some_and(|group| group.begun_at <= moment)
     }
 
-    /// Notes that this turn's work is part of the group's, and the savepoint of the next turn is set.
-    pub(super) fn is_sealed(&mut self) {
+    /// Makes this turn's work part of the group's, and sets the savepoint of the next turn.
+    pub(super) async fn seal(&mut self) -> Result<()> {
+        self.check()?;
+        let seal = match self.savepoint {
+            Savepoint::Even => "RELEASE sf_even; SAVEPOINT sf_odd",
+            Savepoint::Odd => "RELEASE sf_odd; SAVEPOINT sf_even",
+        };
+        sqlx::raw_sql(seal)
+            .execute(&mut **self)
+            .await
+            .map_err(|error| SqliteStore::error(error, "ending a turn"))?;
+        self.has_sealed();
+        Ok(())
+    }
+
+    /// Notes that the turn was sealed, in a call that did more than that.
+    pub(super) fn has_sealed(&mut self) {
         self.group_mut().savepoint = self.savepoint.next();
     }
 
@@ -511,13 +526,85 @@ impl DerefMut for Turn {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_group_whose_next_member_gave_up_is_ended_all_the_same() {
-        let directory = tempfile::tempdir().expect("a directory");
+    fn writer(directory: &tempfile::TempDir) -> Arc<Writer> {
         let options = SqliteConnectOptions::new()
             .filename(directory.path().join("test.db"))
             .create_if_missing(true);
-        let writer = Arc::new(Writer::new(options, Duration::from_secs(10)));
+        Arc::new(Writer::new(options, Duration::from_secs(10)))
+    }
+
+    async fn count(turn: &mut Turn) -> i64 {
+        let rows = sqlx::query_scalar("SELECT count(*) FROM effects").fetch_one(&mut **turn);
+        rows.await.expect("counted")
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_is_dropped_after_it_was_sealed_takes_its_group_with_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = writer(&directory);
+        let make = async |turn: &mut Turn, sql| sqlx::raw_sql(sql).execute(&mut **turn).await.expect("done");
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        make(&mut turn, "CREATE TABLE effects (tag TEXT)").await;
+        turn.seal().await.expect("sealed");
+        turn.commit().await.expect("committed");
+
+        // Whoever dropped it says that nothing happened. The savepoint that is open now is not its own.
+        for turns_before in 0..3 {
+            let mut waiting = Vec::new();
+            let seems_to_wait = Waiting::count(&writer.waiting);
+            for _ in 0..turns_before {
+                let mut turn = writer.take_turn(false).await.expect("a turn");
+                make(&mut turn, "INSERT INTO effects VALUES ('neighbour')").await;
+                turn.seal().await.expect("sealed");
+                waiting.push(tokio::spawn(async move { turn.commit().await }));
+                tokio::task::yield_now().await;
+            }
+            let mut turn = writer.take_turn(false).await.expect("a turn");
+            make(&mut turn, "INSERT INTO effects VALUES ('dropped')").await;
+            turn.seal().await.expect("sealed");
+            drop(turn);
+            drop(seems_to_wait);
+            for neighbour in waiting {
+                let told = neighbour.await.expect("no panic");
+                assert!(matches!(told, Err(CommitError::Refused(_))), "{told:?}");
+            }
+            let mut turn = writer.take_turn(false).await.expect("a turn");
+            assert_eq!(count(&mut turn).await, 0, "after {turns_before} turns");
+            turn.undo().await.expect("undone");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_is_undone_leaves_its_savepoint_to_the_next() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = writer(&directory);
+        let _seems_to_wait = Waiting::count(&writer.waiting);
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        sqlx::raw_sql("CREATE TABLE effects (tag TEXT)")
+            .execute(&mut *turn)
+            .await
+            .expect("made");
+        turn.seal().await.expect("sealed");
+        let made = tokio::spawn(async move { turn.commit().await });
+        tokio::task::yield_now().await;
+        for _ in 0..3 {
+            let mut turn = writer.take_turn(false).await.expect("a turn");
+            sqlx::raw_sql("INSERT INTO effects VALUES ('undone')")
+                .execute(&mut *turn)
+                .await
+                .expect("written");
+            turn.undo().await.expect("undone");
+            turn.saw_the_truth().await.expect("what it saw is durable");
+        }
+        made.await.expect("no panic").expect("committed");
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        assert_eq!(count(&mut turn).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_group_whose_next_member_gave_up_is_ended_all_the_same() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = writer(&directory);
         // Somebody who seems to wait for a turn and never takes it.
         let _gave_up = Waiting::count(&writer.waiting);
         let mut turn = writer.take_turn(false).await.expect("a turn");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use steadfast::testing::Point;
-use steadfast::{Code, Error, Purged, Reply, Steadfast};
+use steadfast::{Code, Error, Failure, FailureClass, Purged, Reply, Steadfast};
 
 use super::Db;
 use super::proxy::proxy_before;
@@ -335,21 +335,48 @@ async fn real_serialization_and_deadlock_errors_run_the_handler_again() {
     harness.assert_effects_match_keys().await;
 }
 
+/// Makes the record and the effect of the key `k` appear, as if a duplicate had passed between our snapshot and our lock.
+async fn let_a_twin_pass(harness: &Harness<Db>, other: &Steadfast<Db>) -> Result<(), Failure> {
+    run(harness, other, "twin").await?;
+    harness
+        .run("UPDATE steadfast.keys SET value = 'k', hash = substring(sha256('\\x0000000000000004'::bytea || 'user' || '\\x0000000000000008'::bytea || 'tenant-1' || '\\x0000000000000006'::bytea || 'user-a' || '\\x000000000000000c'::bytea || 'effects.make' || '\\x0000000000000001'::bytea || 'k') FROM 1 FOR 16); UPDATE effects SET tag = 'k' WHERE tag = 'twin'")
+        .await;
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_duplicate_the_lock_did_not_see_is_judged_by_the_unique_constraint() {
     let harness = fresh::<Db>().await;
     let other = harness.another().await;
     let command = harness.sf.command("effects.make", "k").owner(&harness.owner);
-    // The outer one has claimed; the inner one cannot know, because its lock is released under it.
     let reply = command
         .run_once(async |tx| {
-            sqlx::query("INSERT INTO effects (tag) VALUES ('k')").execute(tx.db()).await?;
-            // A copy of the record appears as if a duplicate had passed between our snapshot and our lock.
-            run(&harness, &other, "twin").await?;
-            harness
-                .run("UPDATE steadfast.keys SET value = 'k', hash = substring(sha256('\\x0000000000000004'::bytea || 'user' || '\\x0000000000000008'::bytea || 'tenant-1' || '\\x0000000000000006'::bytea || 'user-a' || '\\x000000000000000c'::bytea || 'effects.make' || '\\x0000000000000001'::bytea || 'k') FROM 1 FOR 16); UPDATE effects SET tag = 'k' WHERE tag = 'twin'")
-                .await;
+            sqlx::query("INSERT INTO effects (tag) VALUES ('k')")
+                .execute(tx.db())
+                .await?;
+            let_a_twin_pass(&harness, &other).await?;
             Ok(99)
+        })
+        .await
+        .unwrap();
+    assert_eq!((reply.value, reply.replayed), (1, true), "the other one's answer");
+    assert_eq!((harness.effects().await, harness.keys().await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_handler_that_fails_for_its_duplicates_success_is_answered_by_that_success() {
+    let harness = fresh::<Db>().await;
+    let other = harness.another().await;
+    let command = harness.sf.command("effects.make", "k").owner(&harness.owner);
+    let reply = command
+        .run_once(async |_| {
+            let_a_twin_pass(&harness, &other).await?;
+            // What it finds is the effect that its own duplicate has made.
+            Err::<u32, _>(Failure::definitive(
+                FailureClass::Validation,
+                "effect.exists",
+                "there is such an effect already",
+            ))
         })
         .await
         .unwrap();
