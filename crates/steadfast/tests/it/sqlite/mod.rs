@@ -17,5 +17,6 @@ mod purge;
 #[path = "../conformance/trouble.rs"]
 mod trouble;
 
+mod disk;
 mod file;
 mod group;
