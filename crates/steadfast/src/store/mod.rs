@@ -82,7 +82,7 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     /// Whether looking at a key costs a first execution next to nothing, so that every command does it before it begins.
     const READS_ARE_CHEAP: bool;
     /// Whether a `begin` may be dropped halfway. On PostgreSQL sqlx 0.9 may then give a connection with an open
-    /// transaction back to the pool, so it runs in a task of its own there.
+    /// transaction back to the pool, so it goes on to its end there.
     const BEGIN_IS_CANCEL_SAFE: bool;
     /// The connection of a transaction, for as long as it is open.
     type Held: DerefMut<Target = Db::Connection> + Send + 'static;

@@ -1,7 +1,7 @@
 //! Door one: an HTTP request through axum.
 //!
-//! The layer reads the request completely, finds the key, and runs the inner handler in a task of its own, so that
-//! a client that hangs up cannot take the command down with it. The handler gets the transaction by the
+//! The layer reads the request completely, finds the key, and runs the inner handler to its end, so that a client
+//! that hangs up cannot take the command down with it. The handler gets the transaction by the
 //! extractor [`CmdTx`](super::cmd_tx::CmdTx).
 
 use std::convert::Infallible;

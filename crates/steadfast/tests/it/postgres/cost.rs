@@ -3,7 +3,7 @@
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use steadfast::testing::proxy::Proxy;
-use steadfast::{Code, Error, Reply, Steadfast};
+use steadfast::{Code, Error, Failure, Reply, Steadfast};
 
 use super::Db;
 use super::proxy::proxy_before;
@@ -92,6 +92,26 @@ async fn a_command_costs_one_round_trip_more_than_a_bare_transaction() {
 
     counted.run(&counted.sf, "k", 1).await.unwrap();
     counted.assert_cost(4, &[BEGIN, CLAIM, INSERT, SETTLE, "COMMIT"]);
+}
+
+#[tokio::test]
+async fn a_command_that_fails_costs_a_rollback_and_a_look() {
+    let counted = Counted::new().await;
+    let fail = async || {
+        let command = counted
+            .sf
+            .command("effects.make", "fails")
+            .owner(&counted.harness.owner);
+        let failed = command.run_once(async |tx| {
+            sqlx::query(INSERT).bind("fails").execute(tx.db()).await?;
+            Err::<u32, _>(Failure::transient("not_today", "not today"))
+        });
+        assert_eq!(failed.await.unwrap_err().code(), Code::HandlerFailed);
+    };
+    fail().await;
+    counted.proxy.reset_counts();
+    fail().await;
+    counted.assert_cost(4, &[BEGIN, CLAIM, INSERT, "ROLLBACK", LOOK_UP]);
 }
 
 #[tokio::test]
