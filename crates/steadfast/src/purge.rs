@@ -3,6 +3,8 @@
 //! Expiry itself needs no purge: a key counts as absent from the moment it expires. One process purges at a time,
 //! by a lease, though two of them would do no harm.
 
+use std::iter;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::audit::AuditEntry;
@@ -35,18 +37,15 @@ impl<Db: Database> Steadfast<Db> {
     /// If the database does not answer. What was deleted until then stays deleted.
     pub async fn purge(&self) -> Result<Purged> {
         let mut count = 0;
-        let mut places = self.ask("look where keys are").key_places().await?;
-        while !places.is_empty() {
+        for stretch in self.stretches().await? {
             let lease = self
                 .ask("take the lease")
                 .take_lease(LEASE, self.id(), LEASE_TTL, self.clock().ahead());
             if lease.await?.is_none() {
                 return Ok(Purged::Elsewhere);
             }
-            let step = places.start..places.end.min(places.start.saturating_add(Db::Store::PURGE_STEP));
-            places.start = step.end;
             let doomed = Doomed::Expired(self.clock().ahead());
-            count += self.ask("delete expired keys").delete_keys(step, &doomed).await?;
+            count += self.ask("delete expired keys").delete_keys(stretch, &doomed).await?;
         }
         self.ask("release the lease").release_lease(LEASE, self.id()).await?;
         telemetry::purged(count);
@@ -66,16 +65,23 @@ impl<Db: Database> Steadfast<Db> {
         let entry = &entry;
         self.transact(async |tx| Ok(tx.audit(entry).await?)).await?;
         let mut count = 0;
-        let mut places = self.ask("look where keys are").key_places().await?;
-        while !places.is_empty() {
-            let step = places.start..places.end.min(places.start.saturating_add(Db::Store::PURGE_STEP));
-            places.start = step.end;
+        for stretch in self.stretches().await? {
             count += self
                 .ask("delete the owner's keys")
-                .delete_keys(step, &Doomed::OwnedBy(owner))
+                .delete_keys(stretch, &Doomed::OwnedBy(owner))
                 .await?;
         }
         Ok(count)
+    }
+
+    /// Where keys are, in stretches that one short statement walks through.
+    async fn stretches(&self) -> Result<impl Iterator<Item = Range<i64>> + use<Db>> {
+        let mut places = self.ask("look where keys are").key_places().await?;
+        Ok(iter::from_fn(move || {
+            let start = places.start;
+            places.start = places.end.min(start.saturating_add(Db::Store::PURGE_STEP));
+            (start < places.start).then_some(start..places.start)
+        }))
     }
 
     /// Does what has to be done from time to time, until [`stop`](Self::stop): purges every hour.
