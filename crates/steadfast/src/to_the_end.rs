@@ -19,6 +19,8 @@ pub(crate) struct ToTheEnd<F: Future<Output: Send> + Send + 'static> {
     tracker: TaskTracker,
     _counted: TaskTrackerToken,
     span: Span,
+    /// Where it goes on. It may be dropped anywhere.
+    runtime: Option<Handle>,
 }
 
 impl<F: Future<Output: Send> + Send + 'static> ToTheEnd<F> {
@@ -28,6 +30,7 @@ impl<F: Future<Output: Send> + Send + 'static> ToTheEnd<F> {
             tracker: tracker.clone(),
             _counted: tracker.token(),
             span: Span::current(),
+            runtime: Handle::try_current().ok(),
         }
     }
 }
@@ -50,9 +53,9 @@ impl<F: Future<Output: Send> + Send + 'static> Future for ToTheEnd<F> {
 impl<F: Future<Output: Send> + Send + 'static> Drop for ToTheEnd<F> {
     fn drop(&mut self) {
         // Without a runtime nothing can go on: what it holds is dropped, and its transaction rolled back.
-        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+        if let (Some(work), Some(runtime)) = (self.work.take(), &self.runtime) {
             let work = work.instrument(self.span.clone());
-            self.tracker.spawn_on(work, &runtime);
+            self.tracker.spawn_on(work, runtime);
         }
     }
 }
@@ -105,6 +108,24 @@ mod tests {
         assert!(polled.is_err());
         drop(work);
         assert!(tracker.is_empty());
+    }
+
+    #[test]
+    fn dropped_outside_of_its_runtime_it_goes_on_there() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let (tracker, (told, heard)) = (TaskTracker::new(), oneshot::channel());
+        let mut work = runtime.block_on(async {
+            ToTheEnd::new(
+                async move {
+                    tokio::task::yield_now().await;
+                    told.send(())
+                },
+                &tracker,
+            )
+        });
+        runtime.block_on(async { assert!((&mut work).now_or_never().is_none()) });
+        drop(work);
+        runtime.block_on(heard).expect("told");
     }
 
     #[test]

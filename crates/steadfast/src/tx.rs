@@ -13,9 +13,9 @@ use crate::command::{AsyncOnce, Key};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, Database, Settlement, Store};
+use crate::store::{self, Database, LookUp, Settlement, Store};
 
-/// How long a ROLLBACK may take. It is quick, unless something else is running on the connection.
+/// How long a ROLLBACK may take, and a look after it. They are quick, unless something else is running on the connection.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(1);
 
 /// The transaction a handler works in: [`db`](Self::db) is the sqlx connection.
@@ -32,6 +32,8 @@ pub struct Tx<Db: Database> {
     is_ended: bool,
     /// Cancelled when what became of the transaction is no longer ours to decide.
     ended: CancellationToken,
+    /// Where it is rolled back when it is dropped, which may be anywhere.
+    runtime: Option<Handle>,
 }
 
 impl<Db: Database> Tx<Db> {
@@ -42,6 +44,7 @@ impl<Db: Database> Tx<Db> {
             began: None,
             is_ended: false,
             ended: CancellationToken::new(),
+            runtime: Handle::try_current().ok(),
         }
     }
 
@@ -143,9 +146,8 @@ impl<Db: Database> Tx<Db> {
     }
 
     /// Fails if the handler left a savepoint open: COMMIT would then only release that.
-    pub(crate) fn check_depth(&self, expected: usize) -> Result<()> {
-        let depth = self.depth();
-        if depth == expected {
+    pub(crate) async fn check_depth(&mut self, expected: usize) -> Result<()> {
+        if store::depth_beyond::<Db>(&mut *held(&mut self.held), expected).await == expected {
             return Ok(());
         }
         Err(Error::new(
@@ -154,13 +156,8 @@ impl<Db: Database> Tx<Db> {
         ))
     }
 
-    /// 1: the transaction itself; more: savepoints inside it.
-    fn depth(&self) -> usize {
-        self.held.as_deref().map_or(0, store::transaction_depth::<Db>)
-    }
-
     pub(crate) async fn commit(&mut self) -> Result<(), store::CommitError> {
-        self.check_depth(1).map_err(store::CommitError::Refused)?;
+        self.check_depth(1).await.map_err(store::CommitError::Refused)?;
         self.steadfast.ask("commit").commit(held(&mut self.held)).await?;
         self.steadfast.commit_applied()?;
         self.is_ended = true;
@@ -172,9 +169,9 @@ impl<Db: Database> Tx<Db> {
     ///
     /// # Errors
     /// If the handler saw what others wrote and never became durable: then what it decided is none.
-    pub(crate) async fn rollback(mut self) -> Result<()> {
+    pub(crate) async fn rollback(&mut self) -> Result<()> {
         let rolled_back = tokio::time::timeout(ROLLBACK_LIMIT, async {
-            while self.depth() > 1 {
+            while store::depth_beyond::<Db>(&mut *held(&mut self.held), 1).await > 1 {
                 store::rollback_savepoint::<Db>(&mut *held(&mut self.held)).await.ok()?;
             }
             self.steadfast
@@ -187,6 +184,21 @@ impl<Db: Database> Tx<Db> {
         self.is_ended = matches!(rolled_back, Ok(Some(())));
         self.steadfast.store().saw_the_truth(held(&mut self.held)).await
     }
+
+    /// The record of a duplicate that the claim could not see, after a roll-back and before the connection is given back:
+    /// nobody waits for another one.
+    pub(crate) async fn missed_duplicate(&mut self, key: &Key) -> Option<LookUp> {
+        if !self.is_ended {
+            return None;
+        }
+        // Not fit to be given back while this runs.
+        self.is_ended = false;
+        let store = self.steadfast.ask("look for a duplicate");
+        let looked = tokio::time::timeout(ROLLBACK_LIMIT, store.missed_duplicate(held(&mut self.held), key)).await;
+        let found = looked.ok()?.ok()?;
+        self.is_ended = true;
+        found
+    }
 }
 
 impl<Db: Database> Drop for Tx<Db> {
@@ -195,8 +207,9 @@ impl<Db: Database> Drop for Tx<Db> {
         if self.is_ended {
             return;
         }
-        // Without a runtime there is nobody to end it in order; dropping closes the connection then.
-        if let (Some(held), Ok(_)) = (self.held.take(), Handle::try_current()) {
+        if let (Some(held), Some(runtime)) = (self.held.take(), &self.runtime) {
+            // If that is gone too, what is dropped with it still asks for one.
+            let _inside = runtime.enter();
             let abandoned = self.steadfast.store().abandon(held);
             self.steadfast.tasks().spawn(async move {
                 abandoned.await;

@@ -98,7 +98,7 @@ impl<'c, Db: Database> Command<'c, Db> {
     /// before COMMIT: borrow what it needs, do not move it in, and call nothing outside the database.
     ///
     /// Dropping the returned future is safe at any point: until the handler returned nothing happens, afterwards
-    /// the command is carried to its end in a task of its own.
+    /// the command is carried to its end in a task of its own. Keeping it without polling it keeps its transaction open.
     ///
     /// # Errors
     /// [`Code::HandlerFailed`] with the handler's [`Failure`]; [`Code::InFlight`] and [`Code::Mismatch`] as the guide's

@@ -24,7 +24,7 @@ use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::steadfast::Steadfast;
-use crate::store::{self, Begin, Begun, CommitError, Database, Store};
+use crate::store::{self, Begin, Begun, CommitError, Database, LookUp, Store};
 use crate::telemetry;
 use crate::tx::Tx;
 
@@ -225,7 +225,7 @@ where
         }
     };
     telemetry::handler_ran(started.elapsed());
-    let Some(tx) = handled.tx else {
+    let Some(mut tx) = handled.tx else {
         return Err(escaped());
     };
     match handled.ended {
@@ -243,14 +243,14 @@ where
     Db: Database,
     H: Handler<Db> + Send,
 {
-    let begin_alone = Begin {
+    let without_key = Begin {
         key: None,
         absent_at: None,
         offset: sf.clock().ahead(),
         idle_limit: options.time_limit + IDLE_GRACE,
         is_alone: false,
     };
-    let Begun::Ours(tx) = begin(sf, begin_alone).await? else {
+    let Begun::Ours(tx) = begin(sf, without_key).await? else {
         unreachable!("what claims nothing finds nothing")
     };
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
@@ -258,6 +258,7 @@ where
         if !matches!(verdict, Verdict::Commit(_)) {
             return tx.rollback().await;
         }
+        tx.check_depth(1).await?;
         tx.seal().await?;
         match tx.commit().await {
             Ok(()) => Ok(()),
@@ -283,7 +284,7 @@ async fn begin<Db: Database>(sf: &Steadfast<Db>, begin: Begin) -> Result<Begun<T
 }
 
 /// What a look from outside any transaction finds.
-enum Look {
+pub(super) enum Look {
     /// The end of the command.
     Ended(Outcome),
     /// A record that no longer counts.
@@ -292,8 +293,21 @@ enum Look {
     Absent,
 }
 
+impl Look {
+    pub(super) fn ended(self) -> Option<Outcome> {
+        match self {
+            Self::Ended(outcome) => Some(outcome),
+            Self::Expired | Self::Absent => None,
+        }
+    }
+}
+
 async fn look<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Look> {
     let look_up = sf.ask("look the key up").look_up(&claimant.key).await?;
+    read_look_up(sf, claimant, look_up)
+}
+
+pub(super) fn read_look_up<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant, look_up: LookUp) -> Result<Look> {
     let now = sf.clock().at(look_up.now);
     match look_up.record {
         Some(record) if record.is_live(now) => Ok(Look::Ended(read(sf, claimant, record)?)),
@@ -304,10 +318,7 @@ async fn look<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<L
 
 /// Looks for the end of a command outside any transaction.
 pub(super) async fn find<Db: Database>(sf: &Steadfast<Db>, claimant: &Claimant) -> Result<Option<Outcome>> {
-    match look(sf, claimant).await? {
-        Look::Ended(outcome) => Ok(Some(outcome)),
-        Look::Expired | Look::Absent => Ok(None),
-    }
+    Ok(look(sf, claimant).await?.ended())
 }
 
 /// What a live record says to this claimant: its outcome, or that it means another wish.

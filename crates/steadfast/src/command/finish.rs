@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::execute::{Verdict, find, in_flight};
+use super::execute::{Look, Verdict, find, in_flight, read_look_up};
 use super::in_flight::Entered;
 use super::point::Point;
 use super::{Claimant, Outcome};
@@ -43,7 +43,12 @@ impl<Db: Database> Finish<Db> {
             tx.rollback().await?;
             // A duplicate may have committed after we looked and before we had the lock, and the handler failed for what
             // that one did. Its success is then the truth, not this failure.
-            let duplicate = find(&self.sf, &self.claimant).await.ok().flatten();
+            let duplicate = match tx.missed_duplicate(&self.claimant.key).await {
+                Some(look_up) => read_look_up(&self.sf, &self.claimant, look_up)
+                    .ok()
+                    .and_then(Look::ended),
+                None => None,
+            };
             return Ok(duplicate.map_or(Finished::Failed, Finished::Found));
         }
         let settled = tokio::time::timeout(SETTLE_LIMIT, self.settle(&mut tx, verdict)).await;
@@ -52,8 +57,10 @@ impl<Db: Database> Finish<Db> {
             Ok(Ok(None)) => {
                 // The unique constraint has judged: a duplicate committed after we looked.
                 tx.rollback().await?;
-                return find(&self.sf, &self.claimant)
-                    .await?
+                drop(tx);
+                let found = tokio::time::timeout(RESOLVE_LIMIT, find(&self.sf, &self.claimant)).await;
+                return found
+                    .map_err(|_| in_flight())??
                     .map(Finished::Found)
                     .ok_or_else(in_flight);
             }
@@ -80,14 +87,14 @@ impl<Db: Database> Finish<Db> {
         let has_savepoint = self.claimant.options.store_failures.keeps_any();
         let (outcome, finished) = match verdict {
             Verdict::Commit(outcome) => {
-                tx.check_depth(if has_savepoint { 2 } else { 1 })?;
+                tx.check_depth(if has_savepoint { 2 } else { 1 }).await?;
                 if has_savepoint {
                     savepoint::<Db>(store::release_savepoint::<Db>(tx.ask("release the savepoint")).await)?;
                 }
                 (outcome, Finished::Committed)
             }
             Verdict::Keep(outcome) => {
-                tx.check_depth(2)?;
+                tx.check_depth(2).await?;
                 savepoint::<Db>(store::rollback_savepoint::<Db>(tx.ask("roll back to the savepoint")).await)?;
                 (outcome, Finished::Failed)
             }
@@ -144,6 +151,8 @@ impl<Db: Database> Finish<Db> {
             match (is_running, find(&self.sf, &self.claimant).await) {
                 (_, Ok(Some(outcome))) => return Some(outcome),
                 (Ok(false), Ok(None)) => return None,
+                // The key stands for another request by now: ours was not the one that committed.
+                (Ok(false), Err(error)) if error.code() == Code::Mismatch => return None,
                 _ => tokio::time::sleep(jitter(Duration::from_millis(100))).await,
             }
         }
@@ -155,7 +164,7 @@ fn not_settled() -> Error {
         Code::TimeLimit,
         format!(
             "the outcome could not be stored within {SETTLE_LIMIT:?}, perhaps because a statement that the handler gave up on \
-             still runs; it was rolled back and the key is free"
+             still runs; it is rolled back, and then the key is free"
         ),
     )
 }

@@ -16,7 +16,7 @@ use std::ops::{DerefMut, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sqlx::Pool;
+use sqlx::{Connection, Pool};
 use sqlx_core::transaction::TransactionManager;
 
 pub(crate) use migrate::{Migration, script as migration_script};
@@ -102,6 +102,10 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn rollback(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
     /// Waits, after a roll-back, until what the transaction saw of others is durable. Fails if it never will be.
     fn saw_the_truth(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
+    /// Looks, after a roll-back, for a duplicate that ended between the claim's look and its lock. `None`: the claim misses
+    /// nobody.
+    fn missed_duplicate(&self, held: &mut Self::Held, key: &Key)
+    -> impl Future<Output = Result<Option<LookUp>>> + Send;
     /// Rolls back a transaction that was dropped in the middle, and stops what it is doing.
     fn abandon(&self, held: Self::Held) -> impl Future<Output = ()> + Send + 'static;
     /// Whether a transaction that has claimed this key may still commit.
@@ -327,4 +331,14 @@ pub(crate) fn rollback_savepoint<Db: sqlx::Database>(
 /// 0: no transaction; 1: a transaction; more: savepoints inside it.
 pub(crate) fn transaction_depth<Db: sqlx::Database>(conn: &Db::Connection) -> usize {
     Db::TransactionManager::get_transaction_depth(conn)
+}
+
+/// The same, for those who would act on more than `expected`. sqlx counts on SQLite when its thread gets there, and is behind
+/// when a nested transaction was dropped a moment ago: a ping waits for that.
+pub(crate) async fn depth_beyond<Db: sqlx::Database>(conn: &mut Db::Connection, expected: usize) -> usize {
+    if transaction_depth::<Db>(conn) > expected {
+        // A connection that does not answer is noticed by the next statement.
+        let _ = conn.ping().await;
+    }
+    transaction_depth::<Db>(conn)
 }

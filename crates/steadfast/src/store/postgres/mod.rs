@@ -241,6 +241,10 @@ impl Store<Postgres> for PostgresStore {
         Ok(())
     }
 
+    async fn missed_duplicate(&self, conn: &mut PoolConnection<Postgres>, key: &Key) -> Result<Option<LookUp>> {
+        keys::look_up(&mut **conn, &self.names, key).await.map(Some)
+    }
+
     fn abandon(&self, mut conn: PoolConnection<Postgres>) -> impl Future<Output = ()> + Send + 'static {
         conn.close_on_drop();
         async move {

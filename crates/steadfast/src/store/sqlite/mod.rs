@@ -134,6 +134,8 @@ impl Store<Sqlite> for SqliteStore {
             None => Ok(Begun::Ours(turn)),
             Some(record) => {
                 turn.undo().await?;
+                // A guest of an earlier turn may have written it, and that one has not committed yet.
+                turn.saw_the_truth().await?;
                 Ok(Begun::Ended(record))
             }
         }
@@ -162,6 +164,11 @@ impl Store<Sqlite> for SqliteStore {
 
     async fn saw_the_truth(&self, turn: &mut Turn) -> Result<()> {
         turn.saw_the_truth().await
+    }
+
+    async fn missed_duplicate(&self, _: &mut Turn, _: &Key) -> Result<Option<LookUp>> {
+        // Whoever claims has the lock of the file, and looks after that.
+        Ok(None)
     }
 
     fn abandon(&self, turn: Turn) -> impl Future<Output = ()> + Send + 'static {

@@ -22,9 +22,7 @@ use super::gate::Gate;
 use super::{CommitError, SqliteStore, Store};
 use crate::clock::{self, Timestamp, jitter};
 use crate::error::{Code, Error, Result};
-use crate::store::{
-    begin_transaction, commit_transaction, rollback_savepoint, rollback_transaction, transaction_depth,
-};
+use crate::store::{begin_transaction, commit_transaction, depth_beyond, rollback_savepoint, rollback_transaction};
 use crate::telemetry;
 
 /// The most commands that one COMMIT makes durable; beyond this a sync costs each of them little already.
@@ -150,7 +148,9 @@ impl Writer {
             seen: None,
             is_last: false,
         };
-        if let Some(group) = turn.group.take_if(|group| is_alone && group.is_begun) {
+        // A group that lost its connection with its runtime has nobody left to end it.
+        let has_to_end = |group: &mut OwnedMutexGuard<Group>| group.is_begun && (is_alone || group.link.is_none());
+        if let Some(group) = turn.group.take_if(has_to_end) {
             turn.group = self.clone().end_whoever_waits(group).await;
         }
         let Some(group) = &mut turn.group else {
@@ -346,7 +346,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// Whether nobody but this process can have written since that moment: the group holds the lock of the file.
     pub(super) fn is_alone_since(&self, moment: Instant) -> bool {
-        self.group.as_ref().is_some_and(|group| group.begun_at <= moment)
+        self.group.as_ref().is_some_and(|group| group.begun_at < moment)
     }
 
     /// Makes this turn's work part of the group's, and sets the savepoint of the next turn.
@@ -421,7 +421,7 @@ impl Turn {
             Savepoint::Odd => "ROLLBACK TO sf_odd",
         };
         let conn: &mut SqliteConnection = self;
-        while transaction_depth::<Sqlite>(conn) > 1 {
+        while depth_beyond::<Sqlite>(conn, 1).await > 1 {
             rollback_savepoint::<Sqlite>(conn).await.map_err(fail)?;
         }
         sqlx::raw_sql(undo).execute(conn).await.map(drop).map_err(fail)

@@ -494,6 +494,72 @@ async fn a_nested_transaction_left_open_is_never_acknowledged() {
 }
 
 #[tokio::test]
+async fn a_nested_transaction_that_is_dropped_is_undone_and_breaks_nothing() {
+    let harness = fresh::<Db>().await;
+    // sqlx undoes it in the background, so how far that is when we look differs from time to time.
+    for n in 0..30 {
+        let key = format!("k{n}");
+        let command = harness.sf.command("effects.make", &key).owner(&harness.owner);
+        let told = command
+            .store_failures(StoreFailures::Definitive)
+            .run_once(async |tx| {
+                let answer = act(tx, &key).await?;
+                let mut nested = sqlx::Connection::begin(tx.db()).await?;
+                sqlx::query("INSERT INTO effects (tag) VALUES ('undone')")
+                    .execute(&mut *nested)
+                    .await?;
+                drop(nested);
+                if n % 2 == 0 { Ok(answer) } else { Err(out_of_stock()) }
+            })
+            .await;
+        match told {
+            Ok(_) => assert_eq!(n % 2, 0),
+            Err(error) => assert_eq!((error.code(), n % 2), (Code::HandlerFailed, 1), "{error:?}"),
+        }
+    }
+    let undone = Db::count(&harness.admin, "SELECT count(*) FROM effects WHERE tag = 'undone'").await;
+    assert_eq!((undone, harness.effects().await, harness.keys().await), (0, 15, 30));
+}
+
+#[test]
+fn a_command_dropped_outside_of_its_runtime_ends_there_or_is_rolled_back() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let harness = runtime.block_on(fresh::<Db>());
+    for n in 0..10 {
+        let (has_acted, is_answered) = (AtomicBool::new(false), n % 2 == 0);
+        let key = format!("k{n}");
+        let command = harness.sf.command("effects.make", &key).owner(&harness.owner);
+        let mut doomed = Box::pin(command.run_once(async |tx| {
+            let answer = act(tx, &key).await?;
+            has_acted.store(true, Ordering::SeqCst);
+            if !is_answered {
+                std::future::pending::<()>().await;
+            }
+            Ok(answer)
+        }));
+        runtime.block_on(async {
+            while !has_acted.load(Ordering::SeqCst) {
+                assert!(futures_util::poll!(&mut doomed).is_pending());
+                tokio::task::yield_now().await;
+            }
+        });
+        drop(doomed);
+        let expected = if is_answered { 1 } else { 0 };
+        runtime.block_on(eventually("it has ended", async || {
+            let effects = format!("SELECT count(*) FROM effects WHERE tag = '{key}'");
+            let again = harness.sf.command("effects.make", &key).owner(&harness.owner);
+            let is_free = again.run_once(async |_| Err::<String, _>(out_of_stock())).await;
+            Db::count(&harness.admin, &effects).await == expected
+                && is_free.is_ok_and(|reply| reply.replayed) == is_answered
+        }));
+    }
+}
+
+#[tokio::test]
 async fn a_transaction_without_a_key_commits_or_leaves_nothing() {
     let harness = fresh::<Db>().await;
     let value = harness.sf.transact(async |tx| act(tx, "a").await).await.unwrap();

@@ -385,6 +385,42 @@ async fn a_handler_that_fails_for_its_duplicates_success_is_answered_by_that_suc
 }
 
 #[tokio::test]
+async fn a_command_that_fails_does_not_wait_for_the_pool_again() {
+    let harness = fresh::<Db>().await;
+    let patience = Duration::from_secs(60);
+    let pool = Db::another_pool(&harness, PoolSize { patience, ..ONE });
+    let sf = Steadfast::new(pool.clone()).await.unwrap();
+    // Somebody waits for the one connection while the handler has it, and does not give it back.
+    let mut waiting = Box::pin(pool.acquire());
+    let command = sf.command("effects.make", "k").owner(&harness.owner);
+    let failing = command.run_once(async |_| {
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        Err::<u32, _>(Failure::definitive(FailureClass::Validation, "no", "no"))
+    });
+    let told = tokio::time::timeout(patience / 3, failing);
+    let told = told.await.expect("told before the pool's patience ends");
+    assert_eq!(told.unwrap_err().code(), Code::HandlerFailed);
+}
+
+#[tokio::test]
+async fn a_command_that_fails_while_the_network_is_silent_is_told_so() {
+    let harness = fresh::<Db>().await;
+    let (proxy, options) = proxy_before(&harness).await;
+    let pool = PgPoolOptions::new()
+        .test_before_acquire(false)
+        .connect_lazy_with(options);
+    let sf = Steadfast::<Db>::new(pool.clone()).await.unwrap();
+    let command = sf.command("effects.make", "k").owner(&harness.owner);
+    let failing = command.run_once(async |_| {
+        proxy.black_hole(true);
+        Err::<u32, _>(Failure::definitive(FailureClass::Validation, "no", "no"))
+    });
+    let told = tokio::time::timeout(Duration::from_secs(20), failing).await;
+    assert_eq!(told.expect("told in time").unwrap_err().code(), Code::HandlerFailed);
+    proxy.black_hole(false);
+}
+
+#[tokio::test]
 async fn a_duplicate_in_another_process_is_refused_without_running() {
     let harness = fresh::<Db>().await;
     let other = harness.another().await;

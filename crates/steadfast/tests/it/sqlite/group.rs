@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::sqlite::SqlitePoolOptions;
 use steadfast::testing::Observer;
-use steadfast::{Code, Error, Failure, Owner, Reply, Steadfast};
+use steadfast::{Clock, Code, Error, Failure, Owner, Reply, Steadfast};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -47,6 +48,9 @@ enum Does {
     RefuseIfGuiltyActed,
     /// Needs more room than there is.
     FillTheDisk,
+    /// Fails while a transaction inside its own is open, which sqlx then undoes in the background.
+    FailInside,
+    PanicInside,
 }
 
 impl Does {
@@ -70,6 +74,14 @@ impl Does {
                     )),
                 };
             }
+            Does::FailInside | Does::PanicInside => {
+                let mut inside = tx.db().begin().await?;
+                sqlx::query("INSERT INTO effects (tag) VALUES ('inside')")
+                    .execute(&mut *inside)
+                    .await?;
+                assert!(self == Does::FailInside, "in the middle of a transaction inside");
+                return Err(Failure::transient("not_today", "not today"));
+            }
             Does::Fail => return Err(Failure::transient("not_today", "not today")),
             Does::Panic => panic!("in the middle of a group"),
             Does::Hold => return std::future::pending().await,
@@ -82,6 +94,19 @@ impl Does {
             ended?;
         }
         Ok(1)
+    }
+}
+
+/// Somebody who has the turn.
+struct Held {
+    gate: Arc<Semaphore>,
+    first: JoinHandle<Result<(), Error>>,
+}
+
+impl Held {
+    async fn release(self) {
+        self.gate.close();
+        assert!(self.first.await.unwrap().is_err());
     }
 }
 
@@ -104,8 +129,8 @@ impl Line {
         Self { harness, sf, queue }
     }
 
-    /// Lets the commands take their turns one after the other, all waiting before the first begins.
-    async fn together(&self, members: &[(&'static str, Does)]) -> Vec<Told> {
+    /// Takes the turn and keeps it, so that others line up.
+    async fn hold(&self) -> Held {
         let gate = Arc::new(Semaphore::new(0));
         let is_in = Arc::new(AtomicBool::new(false));
         let (sf, entered, released) = (self.sf.clone(), is_in.clone(), gate.clone());
@@ -118,17 +143,28 @@ impl Line {
             .await
         });
         eventually("the first has the turn", async || is_in.load(Ordering::SeqCst)).await;
+        Held { gate, first }
+    }
+
+    /// Starts something, and sees it wait for its turn.
+    async fn queue_up<T>(&self, start: impl FnOnce() -> JoinHandle<T>) -> JoinHandle<T> {
+        let before = self.queue.0.load(Ordering::SeqCst);
+        let started = start();
+        eventually("it waits for its turn", async || {
+            self.queue.0.load(Ordering::SeqCst) > before
+        })
+        .await;
+        started
+    }
+
+    /// Lets the commands take their turns one after the other, all waiting before the first begins.
+    async fn together(&self, members: &[(&'static str, Does)]) -> Vec<Told> {
+        let held = self.hold().await;
         let mut waiting = Vec::new();
         for (key, does) in members {
-            let before = self.queue.0.load(Ordering::SeqCst);
-            waiting.push(self.spawn(key, *does));
-            eventually("it waits for its turn", async || {
-                self.queue.0.load(Ordering::SeqCst) > before
-            })
-            .await;
+            waiting.push(self.queue_up(|| self.spawn(key, *does)).await);
         }
-        gate.close();
-        assert!(first.await.unwrap().is_err());
+        held.release().await;
         let mut told = Vec::new();
         for member in waiting {
             told.push(member.await.unwrap());
@@ -249,6 +285,119 @@ async fn who_fails_panics_or_holds_in_a_group_is_undone_alone() {
             "{key} is free"
         );
     }
+}
+
+#[tokio::test]
+async fn who_fails_or_panics_in_a_nested_transaction_harms_nobody() {
+    for _ in 0..10 {
+        let line = Line::new().await;
+        let members = [
+            ("before", Does::WellOnce),
+            ("fails", Does::FailInside),
+            ("between", Does::WellOnce),
+            ("panics", Does::PanicInside),
+            ("after", Does::WellOnce),
+        ];
+        let told = line.together(&members).await;
+        line.assert_nobody_was_told_a_lie(&members, &told).await;
+        assert!(told[0].is_ok() && told[2].is_ok() && told[4].is_ok(), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_leaves_a_nested_one_open_harms_nobody() {
+    let line = Line::new().await;
+    let held = line.hold().await;
+    let good = line.queue_up(|| line.spawn("good", Does::WellOnce)).await;
+    let sf = line.sf.clone();
+    let leaving = async move {
+        sf.transact(async |tx| {
+            std::mem::forget(tx.db().begin().await?);
+            Ok(())
+        })
+        .await
+    };
+    let bad = line.queue_up(|| tokio::spawn(leaving)).await;
+    held.release().await;
+    assert_eq!(bad.await.unwrap().unwrap_err().code(), Code::TransactionBroken);
+    good.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_replay_of_what_a_neighbour_has_not_committed_waits_for_that() {
+    let harness = fresh::<Db>().await;
+    let tables =
+        "CREATE TABLE parents (id INTEGER PRIMARY KEY); CREATE TABLE children (parent REFERENCES parents (id))";
+    harness.run(tables).await;
+    let (queue, clock) = (Queue::default(), Clock::default());
+    let builder = Steadfast::builder(Db::another_pool(&harness, PoolSize::default()));
+    let sf = builder
+        .observer(queue.clone())
+        .clock(clock.clone())
+        .build()
+        .await
+        .unwrap();
+    let line = Line { harness, sf, queue };
+    // The key has expired, so whoever brings it looks again in its turn.
+    let command = line.sf.command("effects.make", "k").owner(&line.harness.owner);
+    let retention = Duration::from_secs(1);
+    command.retention(retention).run(async |_| Ok(1)).await.unwrap();
+    clock.set_offset(retention * 2);
+
+    let held = line.hold().await;
+    // It makes the key `k` as a guest of its own transaction, so nobody knows that it works on it.
+    let (sf, owner) = (line.sf.clone(), line.harness.owner.clone());
+    let guest = async move {
+        sf.transact(async |tx| {
+            let command = sf.on(tx.db()).command("effects.make", "k").owner(&owner);
+            let make = command.run_once(async |db| {
+                sqlx::query("INSERT INTO effects (tag) VALUES ('k')")
+                    .execute(db)
+                    .await?;
+                Ok(7_u32)
+            });
+            make.await?;
+            Ok(())
+        })
+        .await
+    };
+    let guest = line.queue_up(|| tokio::spawn(guest)).await;
+    let replay = line.queue_up(|| line.spawn("k", Does::WellOnce)).await;
+    let sf = line.sf.clone();
+    let spoiler = async move {
+        let spoil = "PRAGMA defer_foreign_keys = ON; INSERT INTO children (parent) VALUES (42)";
+        sf.transact(async |tx| Ok(sqlx::raw_sql(spoil).execute(tx.db()).await.map(drop)?))
+            .await
+    };
+    let spoiler = line.queue_up(|| tokio::spawn(spoiler)).await;
+    held.release().await;
+    assert!(guest.await.unwrap().is_err() && spoiler.await.unwrap().is_err());
+    let told = replay.await.unwrap();
+    assert_eq!(told.is_ok(), line.harness.effects().await == 1, "{told:?}");
+}
+
+#[test]
+fn a_runtime_that_goes_away_with_a_turn_leaves_the_writer_to_others() {
+    let make = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2).enable_all().build().unwrap()
+    };
+    let (gone, stays) = (make(), make());
+    let harness = stays.block_on(fresh::<Db>());
+    let is_in = Arc::new(AtomicBool::new(false));
+    let (sf, entered) = (harness.sf.clone(), is_in.clone());
+    gone.spawn(async move {
+        sf.transact(async |_| {
+            entered.store(true, Ordering::SeqCst);
+            std::future::pending::<Result<(), Failure>>().await
+        })
+        .await
+    });
+    stays.block_on(eventually("it has the turn", async || is_in.load(Ordering::SeqCst)));
+    gone.shutdown_background();
+    stays.block_on(eventually("others get the turn", async || {
+        harness.sf.transact(async |_| Ok(())).await.is_ok()
+    }));
 }
 
 #[tokio::test]
