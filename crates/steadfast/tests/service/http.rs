@@ -1,0 +1,1 @@
+//! A service over HTTP: what a request becomes, and what is answered.
