@@ -31,6 +31,11 @@ impl Mistakes {
         parsed.map_err(|error| self.push(error)).ok()
     }
 
+    #[cfg(test)]
+    pub(crate) fn into_error(self) -> Option<Error> {
+        self.0
+    }
+
     /// One `compile_error!` for each mistake.
     pub(crate) fn into_compile_errors(self) -> TokenStream {
         self.0.map(|error| error.to_compile_error()).unwrap_or_default()

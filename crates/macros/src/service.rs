@@ -7,6 +7,8 @@ mod handler;
 mod options;
 mod route;
 mod write;
+#[cfg(test)]
+mod tests;
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};

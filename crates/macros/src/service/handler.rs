@@ -1,6 +1,6 @@
 //! A method with `#[command(..)]` or `#[query(..)]`, understood.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
@@ -26,6 +26,8 @@ pub(super) struct Handler {
     pub(super) arguments: Vec<Argument>,
     /// `T` of `Result<T, E>`.
     pub(super) value: Type,
+    /// Where the answer is declared.
+    pub(super) returned: Span,
 }
 
 pub(super) struct Argument {
@@ -79,6 +81,7 @@ impl Handler {
             allows: of("allow"),
             arguments,
             value,
+            returned: method.sig.output.span(),
         })
     }
 

@@ -382,9 +382,9 @@ fn variant(word: &Ident, known: &[&str]) -> Result<Ident> {
     let text = word.to_string();
     if !known.contains(&text.as_str()) {
         let message = format!(
-            "SF011: `{text}` is not known here{}; write {}",
-            did_you_mean(&text, known),
-            list(known)
+            "SF011: `{text}` is not known here; write {}{}",
+            list(known),
+            did_you_mean(&text, known)
         );
         return Err(Error::new(word.span(), message));
     }

@@ -13,9 +13,6 @@ use super::options::{Kind, Options, written};
 use super::{Service, speaks_of_db};
 use crate::database::Database;
 
-/// The trait that a block for two databases stands in, once for each.
-const HANDLERS: &str = "Handlers";
-
 pub(super) fn service(service: &Service) -> TokenStream {
     let face = Face::new(service);
     let (declaration, common) = (face.declaration(), service.common_block());
@@ -32,6 +29,11 @@ impl Service {
         self.databases.len() > 1
     }
 
+    /// The trait that a block for two databases stands in, once for each.
+    fn handlers_trait(&self) -> Ident {
+        format_ident!("{}Handlers", self.name)
+    }
+
     fn is_handler(&self, method: &ImplItemFn) -> bool {
         self.handlers.iter().any(|handler| handler.name == method.sig.ident)
     }
@@ -43,12 +45,11 @@ impl Service {
 
     /// What has nothing to do with a database: it stays what it was.
     fn common_block(&self) -> Option<TokenStream> {
-        let (of_one, common): (Vec<_>, Vec<_>) =
-            self.block.items.iter().partition(|item| self.is_of_one_database(item));
-        drop(of_one);
+        let common = self.block.items.iter().filter(|item| !self.is_of_one_database(item));
+        let common: Vec<_> = common.cloned().collect();
         (self.is_for_two() && !common.is_empty()).then(|| {
             let mut block = self.block.clone();
-            block.items = common.into_iter().cloned().collect();
+            block.items = common;
             block.into_token_stream()
         })
     }
@@ -67,7 +68,7 @@ impl Service {
                 declarations.push(declaration(method));
             }
         }
-        let handlers = format_ident!("{HANDLERS}");
+        let handlers = self.handlers_trait();
         let (attrs, items, self_ty) = (&block.attrs, &block.items, &block.self_ty);
         let (impl_generics, ty_generics, where_clause) = block.generics.split_for_impl();
         quote! {
@@ -255,15 +256,18 @@ impl<'s> Face<'s> {
             _ => argument.of_caller(),
         });
         let callee = self.callee(handler);
+        let into = quote_spanned!(handler.returned=> .map_err(::core::convert::Into::into));
+        // What is wrong with the handler's future is said at its name.
+        let run = quote_spanned! {name.span()=>
+            .run(async |#tx: &mut #krate::Tx<Db>| {
+                #callee(&self.service, #tx, #(#arguments),*).await #into
+            })
+        };
         quote! {
             #(#cfgs)*
             #(#docs)*
             #vis async fn #name(&self, #owner: &#krate::Owner, #key: &str, #(#parameters),*) -> #krate::Result<#krate::Reply<#value>> {
-                self.steadfast.command(#operation, #key)#of_command.owner(#owner)#input
-                    .run(async |#tx: &mut #krate::Tx<Db>| {
-                        #callee(&self.service, #tx, #(#arguments),*).await.map_err(::core::convert::Into::into)
-                    })
-                    .await
+                self.steadfast.command(#operation, #key)#of_command.owner(#owner)#input #run.await
             }
         }
     }
@@ -287,11 +291,12 @@ impl<'s> Face<'s> {
             _ => &argument.name,
         });
         let callee = self.callee(handler);
+        let answered = quote_spanned!(handler.returned=> #krate::service::answered);
         quote! {
             #(#cfgs)*
             #(#docs)*
             #vis async fn #name(&self, #who #(#parameters),*) -> #krate::Result<#value> {
-                #krate::service::answered(#callee(&self.service, self.steadfast.pool(), #(#arguments),*).await)
+                #answered(#callee(&self.service, self.steadfast.pool(), #(#arguments),*).await)
             }
         }
     }
@@ -336,6 +341,7 @@ impl<'s> Face<'s> {
             .iter()
             .map(|argument| argument.of_call(handler.kind, &call));
         let (callee, made) = (self.callee(handler), self.answer(handler, &answer));
+        let failed = quote_spanned!(handler.returned=> .map_err(#krate::service::failed));
         let Options {
             operation,
             of_command,
@@ -355,7 +361,7 @@ impl<'s> Face<'s> {
                         self.steadfast.idempotent().operation(#operation)#of_command #of_layer #authorize,
                         &self.service,
                         |#service, mut #tx, #call| async move {
-                            let #answer = #callee(&#service, &mut #tx, #(#arguments),*).await.map_err(#krate::service::failed)?;
+                            let #answer = #callee(&#service, &mut #tx, #(#arguments),*).await #failed?;
                             #made
                         },
                     ))
@@ -365,7 +371,7 @@ impl<'s> Face<'s> {
                 let layer = authorize.map(|authorize| quote!(.route_layer(self.steadfast.idempotent()#authorize)));
                 quote_spanned! {span=>
                     .route(#path, #krate::service::query(&self.steadfast, &self.service, |#service, #sf, #call| async move {
-                        let #answer = #callee(&#service, #sf.pool(), #(#arguments),*).await.map_err(#krate::service::failed)?;
+                        let #answer = #callee(&#service, #sf.pool(), #(#arguments),*).await #failed?;
                         #made
                     })#layer)
                 }
@@ -406,7 +412,7 @@ impl<'s> Face<'s> {
         match self.service.is_for_two() {
             false => quote!(<#self_ty>::#name),
             true => {
-                let handlers = format_ident!("{HANDLERS}");
+                let handlers = self.service.handlers_trait();
                 let (_, ty_generics, _) = self.service.block.generics.split_for_impl();
                 quote!(<#self_ty as #handlers #ty_generics>::#name)
             }
