@@ -161,7 +161,7 @@ type Db = Sqlite;
 impl Bestellungen {
     #[command("bestellungen.größe", route = "PUT /größen/{type}/{größe}")]
     async fn größe(&self, tx: &mut Tx<Db>, r#type: String, größe: u8) -> Result<Order, Failure> {
-        insert(tx, &format!("{type}{größe}", type = r#type)).await
+        insert(tx, &format!("{type}{größe}")).await
     }
 
     #[command("bestellungen.move")]
