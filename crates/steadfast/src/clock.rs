@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::duration;
+
 /// Microseconds since 1970, the resolution both databases keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Timestamp(pub(crate) i64);
@@ -108,28 +110,12 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 /// # Errors
 /// SF303 if the text is not a whole number followed by one of the units.
 pub fn parse_duration(text: &str) -> crate::Result<Duration> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let millis_per_unit = match unit {
-        "ms" => Some(1),
-        "s" => Some(1_000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        "d" => Some(86_400_000),
-        _ => None,
-    };
-    number
-        .parse::<u64>()
-        .ok()
-        .zip(millis_per_unit)
-        .and_then(|(number, unit)| number.checked_mul(unit))
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            crate::Error::new(
-                crate::Code::ConfigurationInvalid,
-                format!("{text:?} is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d"),
-            )
-        })
+    duration::read(text).ok_or_else(|| {
+        crate::Error::new(
+            crate::Code::ConfigurationInvalid,
+            format!("{text:?} is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d"),
+        )
+    })
 }
 
 #[cfg(test)]

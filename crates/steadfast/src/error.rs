@@ -60,6 +60,13 @@ impl Error {
         error
     }
 
+    /// The handler's failure, if it is one that was not stored.
+    #[cfg(feature = "axum")]
+    pub(crate) fn into_failure(self) -> Result<Failure, Self> {
+        let Self(mut inner) = self;
+        inner.failure.take().ok_or(Self(inner))
+    }
+
     /// The stable code, for programs and for `/problems/<code>`.
     pub fn code(&self) -> Code {
         self.0.code
@@ -191,6 +198,8 @@ codes! {
         "Send an `Idempotency-Key` header, one fresh value for each logical operation, and the same value with every retry of it.";
     KeyInvalid "SF101" "the idempotency key is malformed",
         "Send exactly one `Idempotency-Key` header with 1 to 255 visible ASCII characters, bare or as a quoted string, without parameters.";
+    InputInvalid "SF102" "the input does not fit the operation",
+        "A part of the path, the query string or the body does not have the type that the operation takes. The message names it and says why; send it as the operation describes it.";
     InFlight "SF103" "a request with this key is still running",
         "Wait as long as `Retry-After` says and send the same request again: it will be answered with the stored answer.";
     Mismatch "SF104" "the key was used for a different request",
@@ -233,6 +242,8 @@ codes! {
         "It does not belong to this key, status and request, or its bytes are not those that were stored. It is not handed out, and the command is not run again; restore the row, or look at what happened and evict the key.";
     TablesMissing "SF301" "the tables are missing or of another version",
         "Run the migrations, or the version of the program that belongs to the tables.";
+    OperationTaken "SF302" "two services have an operation of the same name",
+        "Keys belong to an operation by its name, so one name means one thing on one database. Rename one of the two; the message says which.";
     ConfigurationInvalid "SF303" "the configuration is not usable",
         "The message names the setting, the rule and what to write instead.";
 }

@@ -75,6 +75,8 @@ struct Inner<Db: Database> {
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    #[cfg(feature = "service")]
+    operations: crate::operations::Operations,
     #[cfg(feature = "axum")]
     problem_base: String,
     #[cfg(feature = "testing")]
@@ -218,6 +220,11 @@ impl<Db: Database> Steadfast<Db> {
             observer.asked(statement);
         }
         &self.0.store
+    }
+
+    #[cfg(feature = "service")]
+    pub(crate) fn operations(&self) -> &crate::operations::Operations {
+        &self.0.operations
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
@@ -434,6 +441,8 @@ impl<Db: Database> Builder<Db> {
             quota: self.quota,
             encryption: self.encryption.clone(),
             purge_every: self.purge_every,
+            #[cfg(feature = "service")]
+            operations: Default::default(),
             #[cfg(feature = "axum")]
             problem_base: self.problem_base.clone(),
             #[cfg(feature = "testing")]

@@ -17,7 +17,7 @@ use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, LINK, LOCATION, ORIGIN,
 };
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::{Layer, Service, ServiceExt};
@@ -167,6 +167,10 @@ impl<Db: Database> Idempotent<Db> {
     keeping_options!();
     running_options!();
 
+    pub(super) fn steadfast(&self) -> &Steadfast<Db> {
+        &self.steadfast
+    }
+
     /// Takes a request through: authorise, let pass what changes nothing, name the operation, read the key and the body, execute.
     async fn handle<S>(self, inner: S, request: Request) -> Response
     where
@@ -283,11 +287,7 @@ impl<Db: Database> Idempotent<Db> {
             .extensions
             .get::<OriginalUri>()
             .map_or(&parts.uri, |original| &original.0);
-        let media_type = parts
-            .headers
-            .get(CONTENT_TYPE)
-            .map(HeaderValue::as_bytes)
-            .unwrap_or_default();
+        let media_type = media_type(&parts.headers);
         let essence = essence(media_type);
         let is_json = !body.is_empty() && is_json(&essence);
         // A JSON body means the same with and without `; charset=utf-8`.
@@ -338,6 +338,15 @@ struct Read {
     parts: Parts,
     body: Bytes,
     claimant: Option<Claimant>,
+}
+
+fn media_type(headers: &HeaderMap) -> &[u8] {
+    headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default()
+}
+
+/// Whether a request says that its body is JSON.
+pub(super) fn is_json_type(headers: &HeaderMap) -> bool {
+    is_json(&essence(media_type(headers)))
 }
 
 /// A media type without its parameters.

@@ -4,6 +4,8 @@ pub(crate) type Db = sqlx::Postgres;
 
 #[path = "../conformance/corridor.rs"]
 mod corridor;
+#[path = "../conformance/doors.rs"]
+mod doors;
 #[path = "../conformance/encryption.rs"]
 mod encryption;
 #[path = "../conformance/http.rs"]
