@@ -26,7 +26,7 @@ use super::cmd_tx::Slot;
 use super::{http_key, problem};
 use crate::command::execute::{Executed, Handled, Handler, Verdict, execute, transact, trouble_of};
 use crate::command::{
-    Claimant, CommandOptions, Input, Key, KeyState, Outcome, Owner, keeping_options, running_options,
+    Claimant, CommandOptions, Input, Key, KeyState, Meaning, Outcome, Owner, keeping_options, running_options,
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
@@ -288,22 +288,14 @@ impl<Db: Database> Idempotent<Db> {
             .get(CONTENT_TYPE)
             .map(HeaderValue::as_bytes)
             .unwrap_or_default();
-        let essence = essence(media_type);
-        let is_json = !body.is_empty() && is_json(&essence);
-        // A JSON body means the same with and without `; charset=utf-8`.
-        let media_type = if is_json { &essence } else { media_type };
-        let meaning = [
-            parts.method.as_str().as_bytes(),
-            uri.path().as_bytes(),
-            uri.query().unwrap_or_default().as_bytes(),
+        let meaning = Meaning::Request {
+            method: parts.method.as_str(),
+            path: uri.path(),
+            query: uri.query().unwrap_or_default(),
             media_type,
-        ];
-        Input::new(meaning, body, is_json, &self.options.fingerprint).map_err(|error| {
-            Error::new(
-                Code::BodyRefused,
-                format!("the request body is not acceptable JSON: {error}"),
-            )
-        })
+            body,
+        };
+        meaning.input(&self.options.fingerprint)
     }
 
     async fn execute<S>(self, inner: S, read: Read) -> Response
@@ -338,16 +330,6 @@ struct Read {
     parts: Parts,
     body: Bytes,
     claimant: Option<Claimant>,
-}
-
-/// A media type without its parameters.
-fn essence(media_type: &[u8]) -> Vec<u8> {
-    let essence = media_type.split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().to_ascii_lowercase()
-}
-
-fn is_json(essence: &[u8]) -> bool {
-    essence == b"application/json" || (essence.starts_with(b"application/") && essence.ends_with(b"+json"))
 }
 
 /// Calls the inner service. The request is kept, so it can be called again.
