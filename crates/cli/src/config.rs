@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::error::{CliError, Exit, Result};
 use crate::options::{Engine, GlobalOptions};
 use crate::output::{self, Output};
+use crate::suggest::nearest;
 
 const FILE: &str = "steadfast.toml";
 
@@ -20,9 +21,6 @@ const OPERATOR: &str = "operator";
 
 /// The names of the settings, in the file and in `steadfast config`.
 const NAMES: [&str; 4] = [DATABASE_URL, SCHEMA, COLOR, OPERATOR];
-
-/// How alike two names must be, from 0 to 1, for one to be suggested for the other.
-pub(crate) const LIKENESS_MIN: f64 = 0.7;
 
 /// All settings of a call.
 pub(crate) struct Config {
@@ -65,13 +63,13 @@ impl Config {
     pub(crate) fn load(flags: &GlobalOptions, operator: Option<&str>) -> Result<Self> {
         let file = File::find()?;
         let settings = NAMES.map(|name| {
-            let (flag, variables): (_, &[_]) = match name {
-                DATABASE_URL => (flags.database_url.as_deref(), &["DATABASE_URL"]),
-                SCHEMA => (flags.schema.as_deref(), &["STEADFAST_SCHEMA"]),
-                COLOR => (flags.color.as_deref(), &["STEADFAST_COLOR"]),
-                _ => (operator, &["STEADFAST_OPERATOR"]),
+            let (flag, variable) = match name {
+                DATABASE_URL => (flags.database_url.as_deref(), "DATABASE_URL"),
+                SCHEMA => (flags.schema.as_deref(), "STEADFAST_SCHEMA"),
+                COLOR => (flags.color.as_deref(), "STEADFAST_COLOR"),
+                _ => (operator, "STEADFAST_OPERATOR"),
             };
-            let (value, source) = resolve(name, flag, variables, file.as_ref());
+            let (value, source) = resolve(name, flag, variable, file.as_ref());
             Setting { name, value, source }
         });
         Ok(Self { settings })
@@ -95,16 +93,15 @@ impl Config {
 
     /// Which database the URL is of.
     pub(crate) fn engine(&self) -> Result<Engine> {
-        match self.database_url()?.split(':').next().unwrap_or_default() {
-            "sqlite" => Ok(Engine::Sqlite),
-            "postgres" | "postgresql" => Ok(Engine::Postgres),
-            // Only the scheme is repeated: what follows it may hold a password.
-            other => Err(CliError::new(
-                Exit::Usage,
-                format!("the database URL begins with {other:?}"),
-                "write sqlite://FILE or postgres://USER@HOST/NAME",
-            )),
-        }
+        // Only the scheme is repeated: what follows it may hold a password.
+        let what = match self.database_url()?.split_once(':') {
+            Some(("sqlite", _)) => return Ok(Engine::Sqlite),
+            Some(("postgres" | "postgresql", _)) => return Ok(Engine::Postgres),
+            Some((other, _)) => format!("the database URL begins with {other:?}"),
+            None => "the database URL has no scheme".to_owned(),
+        };
+        let help = "write sqlite://FILE or postgres://USER@HOST/NAME";
+        Err(CliError::new(Exit::Usage, what, help))
     }
 
     pub(crate) fn schema(&self) -> &str {
@@ -153,16 +150,14 @@ impl Config {
 fn resolve(
     name: &'static str,
     flag: Option<&str>,
-    variables: &[&'static str],
+    variable: &'static str,
     file: Option<&File>,
 ) -> (Option<String>, Source) {
     if let Some(value) = flag {
         return (Some(value.to_owned()), Source::Flag);
     }
-    for variable in variables {
-        if let Some(value) = variable_of(variable) {
-            return (Some(value), Source::Environment(variable));
-        }
+    if let Some(value) = variable_of(variable) {
+        return (Some(value), Source::Environment(variable));
     }
     // https://no-color.org: any value but the empty one.
     if name == COLOR && variable_of("NO_COLOR").is_some() {
@@ -224,7 +219,7 @@ impl File {
         })?;
         for (name, value) in &table {
             if !NAMES.contains(&name.as_str()) {
-                return Err(wrong(format!("there is no setting {name:?}"), suggestion(name, &NAMES)));
+                return Err(wrong(format!("there is no setting {name:?}"), suggestion(name)));
             }
             if !value.is_str() {
                 let help = format!("write {name} = \"…\"");
@@ -243,14 +238,10 @@ impl File {
 }
 
 /// What somebody may have meant, or else all there is.
-fn suggestion(name: &str, known: &[&str]) -> String {
-    let likeness = |known: &&&str| strsim::jaro_winkler(name, known);
-    let nearest = known
-        .iter()
-        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    match nearest.filter(|nearest| likeness(nearest) >= LIKENESS_MIN) {
+fn suggestion(name: &str) -> String {
+    match nearest(name, NAMES) {
         Some(nearest) => format!("did you mean {nearest}?"),
-        None => format!("the settings are {}", known.join(", ")),
+        None => format!("the settings are {}", NAMES.join(", ")),
     }
 }
 
@@ -303,10 +294,10 @@ mod tests {
 
     #[test]
     fn a_mistyped_name_finds_the_one_that_was_meant() {
-        assert_eq!(suggestion("databse-url", &NAMES), "did you mean database-url?");
-        assert_eq!(suggestion("shcema", &NAMES), "did you mean schema?");
+        assert_eq!(suggestion("databse-url"), "did you mean database-url?");
+        assert_eq!(suggestion("shcema"), "did you mean schema?");
         assert_eq!(
-            suggestion("zzz", &NAMES),
+            suggestion("zzz"),
             "the settings are database-url, schema, color, operator"
         );
     }

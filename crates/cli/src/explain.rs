@@ -5,6 +5,7 @@ use steadfast::Code;
 
 use crate::Context;
 use crate::error::{CliError, Exit, Result};
+use crate::suggest::nearest;
 
 #[derive(Serialize)]
 struct Shown {
@@ -45,18 +46,19 @@ pub(crate) fn run(context: &Context, wanted: Option<&str>) -> Result<Exit> {
 fn find(wanted: &str) -> Option<Code> {
     let is_meant = |code: &&Code| {
         let name = code.as_str();
-        name.eq_ignore_ascii_case(wanted) || name.strip_prefix("SF") == Some(wanted)
+        name.eq_ignore_ascii_case(wanted) || number_of(**code) == wanted
     };
     Code::ALL.iter().find(is_meant).copied()
 }
 
+fn number_of(code: Code) -> &'static str {
+    code.as_str().trim_start_matches("SF")
+}
+
 fn unknown(wanted: &str) -> CliError {
-    let digits = |text: &str| text.trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned();
-    let likeness = |code: &&Code| strsim::jaro_winkler(&digits(wanted), &digits(code.as_str()));
-    let nearest = Code::ALL
-        .iter()
-        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    let help = match nearest.filter(|code| likeness(code) >= crate::config::LIKENESS_MIN) {
+    let number = wanted.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let nearest = nearest(number, Code::ALL.iter().map(|code| number_of(*code))).and_then(find);
+    let help = match nearest {
         Some(nearest) => format!("did you mean {nearest}, {}?", nearest.title()),
         None => "`steadfast explain` lists all codes".to_owned(),
     };

@@ -214,7 +214,6 @@ struct Forgotten {
 }
 
 pub(crate) async fn forget(context: &Context, options: &ForgetOptions) -> Result<Exit> {
-    let operator = context.config.operator()?;
     if options.reason.trim().is_empty() {
         return Err(CliError::new(
             Exit::Usage,
@@ -222,35 +221,33 @@ pub(crate) async fn forget(context: &Context, options: &ForgetOptions) -> Result
             "write --reason \"why\" for the audit",
         ));
     }
-    on_database!(context, Access::Write, builder => {
-        let sf = builder?.build().await?;
-        let (key, _) = find(&sf, &options.id).await?;
-        let question = format!(
-            "Forget the key {:?} of {}? What the command did stays, and the next one with this key executes again.",
-            key.value, escape(&key.operation)
-        );
-        if !confirm(context, &question)? {
-            context.output.remark("nothing was changed");
-            return Ok(Exit::Failed);
-        }
-        if !key.look_up(&sf).evict(operator, &options.reason).await? {
-            return Err(not_found(&options.id));
-        }
-        let forgotten = Forgotten {
-            id: key.id.to_string(),
-            operation: key.operation.clone(),
-            key: key.value.clone(),
-            forgotten: true,
-            operator: operator.to_owned(),
-            reason: options.reason.clone(),
-        };
-        let meaning = "what the command did stays; the next one with this key executes again";
-        context.output.record(&forgotten, &[
-            ("forgotten", format!("{} {}", escape(&key.operation), escape(&key.value))),
-            ("meaning", meaning.to_owned()),
-            ("audit", format!("key.evict by {}: {}", escape(operator), escape(&options.reason))),
-        ])?;
-    });
+    on_database!(context, Access::Write, builder => forget_in(context, &builder?.build().await?, options).await)
+}
+
+async fn forget_in<Db: Database>(context: &Context, sf: &Steadfast<Db>, options: &ForgetOptions) -> Result<Exit> {
+    let operator = context.config.operator()?;
+    let (key, _) = find(sf, &options.id).await?;
+    let name = format!("{} {}", escape(&key.operation), escape(&key.value));
+    let question = format!("Forget {name}? What the command did stays, and the next one with this key executes again.");
+    if !confirm(context, &question)? {
+        context.output.remark("nothing was changed");
+        return Ok(Exit::Failed);
+    }
+    if !key.look_up(sf).evict(operator, &options.reason).await? {
+        return Err(not_found(&options.id));
+    }
+    let meaning = "what the command did stays; the next one with this key executes again".to_owned();
+    let entry = format!("key.evict by {}: {}", escape(operator), escape(&options.reason));
+    let forgotten = Forgotten {
+        id: key.id.to_string(),
+        operation: key.operation,
+        key: key.value,
+        forgotten: true,
+        operator: operator.to_owned(),
+        reason: options.reason.clone(),
+    };
+    let lines = [("forgotten", name), ("meaning", meaning), ("audit", entry)];
+    context.output.record(&forgotten, &lines)?;
     Ok(Exit::Ok)
 }
 

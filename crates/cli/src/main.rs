@@ -10,6 +10,7 @@ mod database;
 mod error;
 mod output;
 mod confirm;
+mod suggest;
 mod migrate;
 mod keys;
 mod purge;

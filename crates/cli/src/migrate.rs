@@ -32,7 +32,7 @@ impl Shown {
         };
         Self {
             version: migration.version,
-            name: escape(&migration.name),
+            name: migration.name.clone(),
             applied_at: migration.applied_at.map(steadfast::rfc3339),
             known: migration.is_known,
             state,
@@ -42,28 +42,27 @@ impl Shown {
 
 /// Runs what is missing, and shows what that was.
 pub(crate) async fn up(context: &Context) -> Result<Exit> {
-    on_database!(context, Access::Create, builder => {
+    let (before, after) = on_database!(context, Access::Create, builder => {
         let builder = builder?;
         let before = builder.migrations().await?;
         builder.migrate().await?;
-        let after = builder.migrations().await?;
-        let ran = |migration: &&MigrationStatus| {
-            migration.applied_at.is_some()
-                && before.iter().any(|old| old.version == migration.version && old.applied_at.is_none())
-        };
-        let ran: Vec<_> = after.iter().filter(ran).map(Shown::new).collect();
         // Tables of a newer program are not ours to call up to date.
         builder.build().await?;
-        if ran.is_empty() {
-            context.output.remark("nothing to do: the tables are up to date");
-        }
-        if context.output.is_json {
-            context.output.objects(&ran)?;
-        } else {
-            let lines = ran.iter().map(|migration| format!("ran {} {}\n", migration.version, migration.name));
-            context.output.print(&lines.collect::<String>())?;
-        }
+        (before, builder.migrations().await?)
     });
+    let ran = after.iter().filter(|migration| !before.contains(migration));
+    let ran: Vec<_> = ran.map(Shown::new).collect();
+    if ran.is_empty() {
+        context.output.remark("nothing to do: the tables are up to date");
+    }
+    if context.output.is_json {
+        context.output.objects(&ran)?;
+    } else {
+        let lines = ran
+            .iter()
+            .map(|migration| format!("ran {} {}\n", migration.version, migration.name));
+        context.output.print(&lines.collect::<String>())?;
+    }
     Ok(Exit::Ok)
 }
 
@@ -76,7 +75,7 @@ pub(crate) async fn status(context: &Context) -> Result<Exit> {
         .records(&shown, &["version", "name", "applied"], |migration| {
             vec![
                 migration.version.to_string(),
-                migration.name.clone(),
+                escape(&migration.name),
                 migration.state.clone(),
             ]
         })?;

@@ -122,6 +122,9 @@ async fn a_call_without_a_database_or_with_a_wrong_url_says_what_to_write() {
         .await;
     said.refused(2, "the database URL begins with \"mysql\"", "sqlite://FILE");
     assert!(!said.err.contains("secret"), "{}", said.err);
+    let said = Call::new("keys list --database-url secret").run().await;
+    said.refused(2, "the database URL has no scheme", "sqlite://FILE");
+    assert!(!said.err.contains("secret"), "{}", said.err);
     let said = Call::new("keys list --database-url postgres://ops:secret@db:port/shop")
         .run()
         .await;
