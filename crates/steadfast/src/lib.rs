@@ -40,12 +40,14 @@ mod command;
 mod tx;
 mod to_the_end;
 mod caller;
+mod page;
 mod audit;
 mod failure;
 mod error;
 mod duration;
 mod clock;
 mod purge;
+mod doctor;
 mod store;
 #[cfg(feature = "axum")]
 mod transport;
@@ -61,21 +63,23 @@ pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use audit::AuditEntry;
+pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
 pub use caller::{Caller, CallerCommand};
-pub use clock::{Clock, parse_duration};
+pub use clock::{Clock, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
 pub use command::Encryption;
 pub use command::{
     ANSWER_LENGTH_MAX, AsyncOnce, AsyncRerun, Command, Conflict, FingerprintPolicy, KEY_LENGTH_MAX, Key, KeyAnswer,
-    KeyLookUp, KeyState, Owner, Quota, Reply, Scope, Secret, StoreFailures,
+    KeyId, KeyList, KeyLookUp, KeyPage, KeyState, ListedKey, Meaning, Owner, Quota, Reply, Scope, Secret,
+    StoreFailures,
 };
 pub use diagnostic::Diagnostic;
+pub use doctor::{Check, Verdict};
 pub use error::{Code, Error, Result};
 pub use failure::{Failure, FailureClass, FailureKind};
-pub use purge::Purged;
+pub use purge::{Purged, Walked};
 pub use steadfast::{Builder, Steadfast};
-pub use store::Database;
+pub use store::{Database, MigrationStatus};
 #[cfg(feature = "axum")]
 pub use transport::axum::{Idempotent, IdempotentService, KeyRequirement};
 #[cfg(feature = "axum")]

@@ -54,6 +54,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::AnswerChanged
         | Code::AnswerTampered
         | Code::Database
+        | Code::NotPermitted
         | Code::TablesMissing
         | Code::OperationTaken
         | Code::ConfigurationInvalid => StatusCode::INTERNAL_SERVER_ERROR,

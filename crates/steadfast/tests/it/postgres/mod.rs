@@ -14,6 +14,8 @@ mod http;
 mod in_flight;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
+#[path = "../conformance/look.rs"]
+mod look;
 #[path = "../conformance/purge.rs"]
 mod purge;
 #[path = "../conformance/trouble.rs"]
