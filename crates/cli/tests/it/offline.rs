@@ -1,13 +1,23 @@
 //! What needs no database: settings, codes, fingerprints, and what a shell wants.
 
-use steadfast::Code;
+use steadfast::{Code, Diagnostic};
 
 use crate::process::Call;
 
 #[tokio::test]
 async fn every_code_is_explained_without_a_database() {
     let all = Call::new("explain").run().await.ok();
-    assert_eq!(all.lines().count(), Code::ALL.len() + 1);
+    assert_eq!(all.lines().count(), Diagnostic::ALL.len() + Code::ALL.len() + 1);
+    for Diagnostic {
+        code,
+        title,
+        explanation,
+        ..
+    } in Diagnostic::ALL
+    {
+        let told = Call::new(&format!("explain {code}")).run().await.ok();
+        assert_eq!(told, format!("{code}: {title}\n\n{explanation}\n"));
+    }
     for code in Code::ALL {
         let told = Call::new(&format!("explain {code}")).run().await.ok();
         assert_eq!(told, format!("{code}: {}\n\n{}\n", code.title(), code.explanation()));

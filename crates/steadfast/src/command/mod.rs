@@ -36,7 +36,9 @@ pub use point::Point;
 pub use quota::Quota;
 
 pub(crate) use call::{Unkeyed, Wish, read_outcome, value_outcome};
-pub(crate) use fingerprint::{Comparison, Fingerprint, Input, is_json_type};
+#[cfg(feature = "axum")]
+pub(crate) use fingerprint::is_json_type;
+pub(crate) use fingerprint::{Comparison, Fingerprint, Input};
 pub(crate) use in_flight::InFlight;
 pub(crate) use list::{KeyColumns, KeyFilter};
 pub(crate) use outcome::{Outcome, Place, Record, Stored};
