@@ -114,15 +114,14 @@ mod tests {
     fn dropped_outside_of_its_runtime_it_goes_on_there() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let (tracker, (told, heard)) = (TaskTracker::new(), oneshot::channel());
-        let mut work = runtime.block_on(async {
-            ToTheEnd::new(
-                async move {
-                    tokio::task::yield_now().await;
-                    told.send(())
-                },
-                &tracker,
-            )
-        });
+        let yields = async move {
+            tokio::task::yield_now().await;
+            told.send(())
+        };
+        let mut work = {
+            let _inside = runtime.enter();
+            ToTheEnd::new(yields, &tracker)
+        };
         runtime.block_on(async { assert!((&mut work).now_or_never().is_none()) });
         drop(work);
         runtime.block_on(heard).expect("told");
