@@ -1,15 +1,12 @@
 //! How far the run is: a bar on a terminal, a line now and then in a log.
 
-use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use steadfast_terminal::Bar;
 use tokio::time::sleep;
 
 use crate::error::Result;
 use crate::scene::Scene;
-
-/// Characters of the bar: a line with it fits 80 columns.
-const WIDTH: usize = 20;
 
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(15);
@@ -19,15 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Shows how far the run is, until it is stuck; whoever calls this ends it otherwise.
 pub(crate) async fn show(scene: &Scene) -> Result<()> {
-    let is_terminal = io::stderr().is_terminal();
+    let bar = Bar::default();
     let (start, mut last) = (Instant::now(), (0, Instant::now()));
     loop {
-        sleep(if is_terminal { BAR_EVERY } else { LINE_EVERY }).await;
+        sleep(if bar.is_shown() { BAR_EVERY } else { LINE_EVERY }).await;
         let line = line(scene, start.elapsed());
-        if is_terminal {
-            eprint!("\r\x1b[K{line}");
-            // A bar that cannot be drawn is no reason to stop.
-            let _ = io::stderr().flush();
+        if bar.is_shown() {
+            let part = scene.finished() as f64 / scene.amounts.commands.max(1) as f64;
+            bar.show(part, &line);
         } else {
             eprintln!("{line}");
         }
@@ -41,18 +37,12 @@ pub(crate) async fn show(scene: &Scene) -> Result<()> {
 
 /// Leaves no trace of the bar.
 pub(crate) fn clear() {
-    if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
-    }
+    Bar::default().clear();
 }
 
 fn line(scene: &Scene, elapsed: Duration) -> String {
-    let part = scene.finished() as f64 / scene.amounts.commands.max(1) as f64;
-    let full = ((part * WIDTH as f64) as usize).min(WIDTH);
     format!(
-        "{}{} {} commands, {} kills, {} cuts, {} s",
-        "█".repeat(full),
-        "░".repeat(WIDTH - full),
+        "{} commands, {} kills, {} cuts, {} s",
         scene.finished(),
         scene.kills(),
         scene.cuts(),

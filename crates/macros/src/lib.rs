@@ -3,6 +3,10 @@
 //! An entry point here is one line; a file for each macro does the work in three steps: parse, check, expand. What a
 //! macro writes is short and calls ordinary functions of `steadfast`.
 
+mod database;
+mod duration;
+mod mistakes;
+mod service;
 mod test;
 
 use proc_macro::TokenStream;
@@ -11,6 +15,12 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn test(databases: TokenStream, function: TokenStream) -> TokenStream {
     expanded(test::expand(databases.into(), function.into()))
+}
+
+/// Commands and queries declared in an `impl` block: see `steadfast::service`.
+#[proc_macro_attribute]
+pub fn service(arguments: TokenStream, block: TokenStream) -> TokenStream {
+    expanded(service::expand(arguments.into(), block.into()))
 }
 
 /// The one place where a refusal becomes a message of the compiler.

@@ -6,30 +6,10 @@ use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Error, FnArg, Ident, ItemFn, Result, ReturnType, Token};
 
+use crate::database::{Database, POSTGRES, SQLITE};
+
 /// What to write, at the end of every refusal.
 const SHAPE: &str = "write `#[steadfast::test(sqlite, postgres)] async fn a_sentence(t: Harness<Db>) { .. }`";
-
-/// A database a test can run on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Database {
-    /// The word in the attribute, the name of the test, and the feature of `steadfast` that it needs.
-    word: &'static str,
-    /// The type in `sqlx`.
-    type_name: &'static str,
-    is_there: bool,
-}
-
-const SQLITE: Database = Database {
-    word: "sqlite",
-    type_name: "Sqlite",
-    is_there: cfg!(feature = "sqlite"),
-};
-
-const POSTGRES: Database = Database {
-    word: "postgres",
-    type_name: "Postgres",
-    is_there: cfg!(feature = "postgres"),
-};
 
 pub(crate) fn expand(words: TokenStream, function: TokenStream) -> Result<TokenStream> {
     expand_for(&[SQLITE, POSTGRES], words, function)

@@ -18,7 +18,6 @@ mod input;
 mod order;
 mod payment;
 mod problem;
-mod time;
 mod retention;
 mod page;
 

@@ -60,9 +60,39 @@ impl Error {
         error
     }
 
+    /// The handler's failure, if it is one that was not stored.
+    #[cfg(feature = "axum")]
+    pub(crate) fn into_failure(self) -> Result<Failure, Self> {
+        let Self(mut inner) = self;
+        inner.failure.take().ok_or(Self(inner))
+    }
+
+    /// What went wrong in a transaction of our own, which wraps it as it wraps what handlers return.
+    pub(crate) fn unwrapped(mut self) -> Self {
+        let inner = self
+            .0
+            .failure
+            .take_if(|failure| failure.source().is_some_and(|source| source.is::<Self>()));
+        inner.and_then(Failure::into_error).unwrap_or(self)
+    }
+
     /// The stable code, for programs and for `/problems/<code>`.
     pub fn code(&self) -> Code {
         self.0.code
+    }
+
+    /// What happened to which thing: a message says it first, and then, after a `;`, what to do.
+    pub fn what(&self) -> &str {
+        self.0
+            .message
+            .split_once("; ")
+            .map_or(&self.0.message, |(what, _)| what)
+    }
+
+    /// What to do about it: what the message says, or else what the code says.
+    pub fn help(&self) -> &str {
+        let said = self.0.message.split_once("; ").map(|(_, help)| help);
+        said.unwrap_or(self.0.code.explanation())
     }
 
     /// What the handler returned, when the code is [`Code::HandlerFailed`].
@@ -191,6 +221,8 @@ codes! {
         "Send an `Idempotency-Key` header, one fresh value for each logical operation, and the same value with every retry of it.";
     KeyInvalid "SF101" "the idempotency key is malformed",
         "Send exactly one `Idempotency-Key` header with 1 to 255 visible ASCII characters, bare or as a quoted string, without parameters.";
+    InputInvalid "SF102" "the input does not fit the operation",
+        "A part of the path, the query string or the body does not have the type that the operation takes. The message names it and says why; send it as the operation describes it.";
     InFlight "SF103" "a request with this key is still running",
         "Wait as long as `Retry-After` says and send the same request again: it will be answered with the stored answer.";
     Mismatch "SF104" "the key was used for a different request",
@@ -231,8 +263,12 @@ codes! {
         "The command has ended before and is not run again. Give this process the key as well, by `Builder::encryption` or `.rotated_from(..)` of the feature `encryption`; the log names its id. A node that has it answers.";
     AnswerTampered "SF122" "the stored answer was changed after it was encrypted",
         "It does not belong to this key, status and request, or its bytes are not those that were stored. It is not handed out, and the command is not run again; restore the row, or look at what happened and evict the key.";
+    NotPermitted "SF123" "the database role may not do this",
+        "The role of the connection lacks a right on our tables, or the right to create them. Give it what `docs/guide/grants.sql` lists, or use a role that has it; nothing was changed.";
     TablesMissing "SF301" "the tables are missing or of another version",
         "Run the migrations, or the version of the program that belongs to the tables.";
+    OperationTaken "SF302" "two services have an operation of the same name",
+        "Keys belong to an operation by its name, so one name means one thing on one database. Rename one of the two; the message says which.";
     ConfigurationInvalid "SF303" "the configuration is not usable",
         "The message names the setting, the rule and what to write instead.";
 }
@@ -253,6 +289,32 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         assert_eq!(codes.len(), Code::ALL.len());
+    }
+
+    #[test]
+    fn a_message_says_what_happened_and_then_what_to_do() {
+        let error = Error::new(Code::TablesMissing, "the tables are missing; run the migrations");
+        assert_eq!(
+            (error.what(), error.help()),
+            ("the tables are missing", "run the migrations")
+        );
+        let error = Error::new(Code::Full, "storing a key: no space");
+        assert_eq!(
+            (error.what(), error.help()),
+            ("storing a key: no space", Code::Full.explanation())
+        );
+    }
+
+    #[test]
+    fn an_error_of_ours_that_a_handler_passed_on_can_be_had_back() {
+        let ours = || Error::new(Code::NotPermitted, "removing a key");
+        assert_eq!(
+            Error::failed(ours().into(), false).unwrapped().code(),
+            Code::NotPermitted
+        );
+        assert_eq!(ours().unwrapped().code(), Code::NotPermitted);
+        let theirs = Error::failed(Failure::transient("busy", "not now"), false).unwrapped();
+        assert_eq!((theirs.code(), theirs.failure().is_some()), (Code::HandlerFailed, true));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, Error};
 
 /// Why a handler did not do what was asked.
 ///
@@ -103,6 +103,11 @@ impl Failure {
     /// The error that `?` turned into this failure; for logs, never for callers.
     pub fn source(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.source.as_deref()
+    }
+
+    /// The error of ours that `?` turned into this failure.
+    pub(crate) fn into_error(self) -> Option<Error> {
+        self.source?.downcast().ok().map(|error| *error)
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `sqlite` | `Steadfast<Sqlite>`, with SQLite compiled in |
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
+//! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
@@ -39,35 +40,46 @@ mod command;
 mod tx;
 mod to_the_end;
 mod caller;
+mod page;
 mod audit;
 mod failure;
 mod error;
+mod duration;
 mod clock;
 mod purge;
+mod doctor;
 mod store;
 #[cfg(feature = "axum")]
 mod transport;
+#[cfg(feature = "service")]
+mod operations;
 mod steadfast;
+#[cfg(feature = "service")]
+pub mod service;
+mod diagnostic;
 #[cfg(feature = "axum")]
 mod runtime;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use audit::AuditEntry;
+pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
 pub use caller::{Caller, CallerCommand};
-pub use clock::{Clock, parse_duration};
+pub use clock::{Clock, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
 pub use command::Encryption;
 pub use command::{
     ANSWER_LENGTH_MAX, AsyncOnce, AsyncRerun, Command, Conflict, FingerprintPolicy, KEY_LENGTH_MAX, Key, KeyAnswer,
-    KeyLookUp, KeyState, Owner, Quota, Reply, Scope, Secret, StoreFailures,
+    KeyId, KeyList, KeyLookUp, KeyPage, KeyState, ListedKey, Meaning, Owner, Quota, Reply, Scope, Secret,
+    StoreFailures,
 };
+pub use diagnostic::Diagnostic;
+pub use doctor::{Check, Verdict};
 pub use error::{Code, Error, Result};
 pub use failure::{Failure, FailureClass, FailureKind};
-pub use purge::Purged;
+pub use purge::{Purged, Walked};
 pub use steadfast::{Builder, Steadfast};
-pub use store::Database;
+pub use store::{Database, MigrationStatus};
 #[cfg(feature = "axum")]
 pub use transport::axum::{Idempotent, IdempotentService, KeyRequirement};
 #[cfg(feature = "axum")]
@@ -122,6 +134,86 @@ pub use sqlx;
 /// ```
 #[cfg(feature = "testing")]
 pub use steadfast_macros::test;
+
+/// Declares commands and queries in an `impl` block: callable from Rust, and mounted over HTTP.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use steadfast::sqlx::{self, Pool, Sqlite};
+/// use steadfast::{Failure, Owner, Steadfast, Tx};
+///
+/// #[derive(Clone, Serialize, Deserialize)]
+/// pub struct PlaceOrder { sku: String }
+///
+/// #[derive(Serialize, Deserialize)]
+/// pub struct Order { id: i64, sku: String }
+///
+/// pub struct Orders; // fields are dependencies; tests pass fakes
+///
+/// #[steadfast::service(db = [Sqlite, Postgres])] // or: db = Sqlite
+/// impl Orders {
+///     /// Places an order.
+///     #[command("orders.place", route = "POST /orders", status = 201, location = "/orders/{id}", retention = "48h")]
+///     pub async fn place(&self, tx: &mut Tx<Db>, order: PlaceOrder) -> Result<Order, Failure> {
+///         let id = sqlx::query_scalar("INSERT INTO orders (sku) VALUES ($1) RETURNING id")
+///             .bind(&order.sku)
+///             .fetch_one(tx.db())
+///             .await?;
+///         Ok(Order { id, sku: order.sku })
+///     }
+///
+///     /// Shows an order.
+///     #[query("orders.show", route = "GET /orders/{id}", max_age = "60s")]
+///     pub async fn show(&self, db: &Pool<Db>, id: i64) -> Result<Order, Failure> {
+///         let sku = sqlx::query_scalar("SELECT sku FROM orders WHERE id = $1").bind(id).fetch_one(db).await?;
+///         Ok(Order { id, sku })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> steadfast::Result<()> {
+/// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+/// # sf.transact(async |tx| {
+/// #     sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY, sku TEXT)").execute(tx.db()).await?;
+/// #     Ok(())
+/// # }).await?;
+/// let orders = Orders.on(&sf); // OrdersService<Sqlite>
+/// let owner = Owner::new("tenant-1", "user-a");
+/// let reply = orders.place(&owner, "key-1", PlaceOrder { sku: "tea".into() }).await?;
+/// let again = orders.place(&owner, "key-1", PlaceOrder { sku: "tea".into() }).await?;
+/// assert!(again.replayed && again.value.id == reply.value.id);
+///
+/// let app: axum::Router = orders.routes(); // POST /orders with a key, GET /orders/{id} without
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **What it writes** is what you would: `OrdersService<Db>` with a method for each handler, which is
+/// [`sf.command(..)`](Steadfast::command) with the options, and `routes()`, which is [`sf.idempotent()`](Steadfast::idempotent)
+/// around [`service::command`]. It can be seen by whoever may see the widest of its methods. The guide
+/// [services](https://github.com/steadfast-rs/steadfast/blob/main/docs/guide/services.md) shows the same by hand, and the options.
+///
+/// **A handler** is async and takes `&self`, then `tx: &mut Tx<Db>` if it is a command and `db: &Pool<Db>` if it is a query.
+/// Then, in any order: `owner: &Owner` if it wants to know; an argument for each `{name}` of the route, by that name, of any
+/// type with [`FromStr`](std::str::FromStr); and at most one more, the input, which is the JSON body of a command and the query
+/// string of a query. It returns `Result<T, E>`: `T` is [`Serialize`](serde::Serialize) (and
+/// [`DeserializeOwned`](serde::de::DeserializeOwned), for replays in Rust), `E` is `Into<`[`Failure`]`>`. A command's
+/// arguments are [`Clone`] or taken by reference, since the database may ask for a repetition.
+///
+/// **`Db`** is the database of `db = ..`; with two, the block is compiled once for each. Without `db`, it is the `Db` in scope.
+///
+/// **Mistakes** are said by the compiler, at their place, with a code that is listed in [`Diagnostic::ALL`]:
+///
+/// ```compile_fail
+/// # struct Orders;
+/// #[steadfast::service(db = Sqlite)]
+/// impl Orders {
+///     #[command("orders.place", retention = "2 days")] // SF003: "2 days" is not a duration; write ..
+///     async fn place(&self, tx: &mut steadfast::Tx<Db>) -> Result<(), steadfast::Failure> { Ok(()) }
+/// }
+/// ```
+#[cfg(feature = "service")]
+pub use steadfast_macros::service;
 
 /// A transaction on PostgreSQL.
 #[cfg(feature = "postgres")]

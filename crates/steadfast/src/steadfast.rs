@@ -10,15 +10,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::audit::AuditList;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::command::execute;
 use crate::command::{
-    AsyncOnce, Command, CommandOptions, Encryption, Fingerprint, InFlight, Key, KeyLookUp, Place, Point, Quota, Unkeyed,
+    AsyncOnce, Command, CommandOptions, Encryption, Fingerprint, InFlight, Key, KeyList, KeyLookUp, Place, Point,
+    Quota, Unkeyed,
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
-use crate::store::{Begin, Begun, CommitError, Database, Guard, Names, Store, migration_script};
+use crate::store::{self, Begin, Begun, CommitError, Database, Guard, MigrationStatus, Names, Store};
 use crate::to_the_end::ToTheEnd;
 use crate::tx::Tx;
 
@@ -75,6 +77,8 @@ struct Inner<Db: Database> {
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    #[cfg(feature = "service")]
+    operations: crate::operations::Operations,
     #[cfg(feature = "axum")]
     problem_base: String,
     #[cfg(feature = "testing")]
@@ -143,7 +147,26 @@ impl<Db: Database> Steadfast<Db> {
     /// Everything [`Builder::migrate`] would run on an empty database, as one script for your own migration tool. It
     /// uses the default schema or prefix.
     pub fn migration_script() -> String {
-        migration_script::<Db>()
+        store::script::<Db>(&Names::default(), i64::MAX)
+    }
+
+    /// The same for another schema or prefix, up to the migration of this number or to the newest.
+    ///
+    /// ```
+    /// # use steadfast::Steadfast;
+    /// # use steadfast::sqlx::Sqlite;
+    /// let script = Steadfast::<Sqlite>::migration_script_for("billing", Some(1))?;
+    /// assert!(script.contains("CREATE TABLE billing_keys"));
+    /// # Ok::<(), steadfast::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// SF303 if the name is not a lower-case identifier, or there is no migration of this number.
+    pub fn migration_script_for(schema: &str, to: Option<i64>) -> Result<String> {
+        if let Some(version) = to {
+            store::check_known(version, Db::Store::MIGRATIONS)?;
+        }
+        Ok(store::script::<Db>(&Names::new(schema)?, to.unwrap_or(i64::MAX)))
     }
 
     /// Your pool.
@@ -183,6 +206,52 @@ impl<Db: Database> Steadfast<Db> {
         KeyLookUp::new(self, operation, key)
     }
 
+    /// The keys that have ended, to list them or to find one by the beginning of its id.
+    ///
+    /// ```
+    /// # use steadfast::{Owner, Steadfast};
+    /// # use steadfast::sqlx::Sqlite;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+    /// let owner = Owner::new("tenant-1", "user-a");
+    /// sf.command("orders.place", "key-1").owner(&owner).run(async |_| Ok(42)).await?;
+    ///
+    /// let page = sf.keys().operation("orders.place").limit(20).page().await?;
+    /// let key = &page.keys[0];
+    /// assert_eq!((&*key.value, key.status), ("key-1", 200));
+    /// assert!(page.next.is_none(), "there are no more");
+    ///
+    /// let found = sf.keys().id_prefix(&key.id.to_string()[..8])?.page().await?;
+    /// let answer = found.keys[0].look_up(&sf).outcome().await?.expect("it has ended");
+    /// assert_eq!(answer.body, "42");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn keys(&self) -> KeyList<'_, Db> {
+        KeyList::new(self)
+    }
+
+    /// What stands in the audit, newest first.
+    ///
+    /// ```
+    /// # use steadfast::{AuditEntry, Steadfast};
+    /// # use steadfast::sqlx::Sqlite;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+    /// let entry = AuditEntry::new("ops@example.com", "order.cancel", "order 7").because("asked by phone");
+    /// sf.transact(async |tx| Ok(tx.audit(&entry).await?)).await?;
+    ///
+    /// let page = sf.audit_entries().actor("ops@example.com").page().await?;
+    /// assert_eq!(page.entries[0].reason, "asked by phone");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn audit_entries(&self) -> AuditList<'_, Db> {
+        AuditList::new(self)
+    }
+
     /// Works in the caller's own transaction, which the caller commits: see [`Caller`].
     pub fn on<'c>(&'c self, conn: &'c mut Db::Connection) -> Caller<'c, Db> {
         Caller::new(self, conn)
@@ -218,6 +287,11 @@ impl<Db: Database> Steadfast<Db> {
             observer.asked(statement);
         }
         &self.0.store
+    }
+
+    #[cfg(feature = "service")]
+    pub(crate) fn operations(&self) -> &crate::operations::Operations {
+        &self.0.operations
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
@@ -416,6 +490,28 @@ impl<Db: Database> Builder<Db> {
         Ok(())
     }
 
+    /// Which migrations this program knows, and which of them have run. It needs only the right to read.
+    ///
+    /// ```
+    /// # use steadfast::Steadfast;
+    /// # use steadfast::sqlx::Sqlite;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// let builder = Steadfast::<Sqlite>::connect("sqlite::memory:").await?;
+    /// assert!(builder.migrations().await?.iter().all(|migration| migration.applied_at.is_none()));
+    /// builder.migrate().await?;
+    /// assert!(builder.migrations().await?.iter().all(|migration| migration.applied_at.is_some()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the database does not answer, or the role may not read the table of migrations.
+    pub async fn migrations(&self) -> Result<Vec<MigrationStatus>> {
+        let applied = self.store()?.applied_migrations().await?;
+        Ok(store::status(Db::Store::MIGRATIONS, &applied))
+    }
+
     /// Checks the tables and hands the finished thing over.
     ///
     /// # Errors
@@ -434,6 +530,8 @@ impl<Db: Database> Builder<Db> {
             quota: self.quota,
             encryption: self.encryption.clone(),
             purge_every: self.purge_every,
+            #[cfg(feature = "service")]
+            operations: Default::default(),
             #[cfg(feature = "axum")]
             problem_base: self.problem_base.clone(),
             #[cfg(feature = "testing")]
@@ -441,7 +539,7 @@ impl<Db: Database> Builder<Db> {
         })))
     }
 
-    fn store(&self) -> Result<Db::Store> {
+    pub(crate) fn store(&self) -> Result<Db::Store> {
         Db::Store::new(self.pool.clone(), self.names.clone(), self.guard.clone())
     }
 }

@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
-use steadfast::{CmdTx, Failure, Owner, Steadfast};
+use steadfast::{CmdTx, Failure, Owner, Steadfast, rfc3339};
 use uuid::Uuid;
 
 use super::{Db, LIST_LENGTH_MAX};
@@ -14,7 +14,6 @@ use crate::input::{Id, Input};
 use crate::lab::Faults;
 use crate::order::{NewOrder, Order, OrderRow};
 use crate::problem::Problem;
-use crate::time::rfc3339;
 
 /// `POST /orders`. The row, the key and this answer are one COMMIT.
 pub(super) async fn place(

@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
-use steadfast::{CmdTx, Failure, FailureClass, Owner, Steadfast, Tx};
+use steadfast::{CmdTx, Failure, FailureClass, Owner, Steadfast, Tx, rfc3339};
 use uuid::Uuid;
 
 use super::{Db, LIST_LENGTH_MAX};
@@ -14,7 +14,6 @@ use crate::input::{Id, Input};
 use crate::lab::Faults;
 use crate::payment::{NewPayment, Payment, PaymentRow};
 use crate::problem::Problem;
-use crate::time::rfc3339;
 
 /// `POST /payments`. The row, the key and this answer are one COMMIT.
 pub(super) async fn make(

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::execute::{Executed, Handled, Handler, Verdict, execute, trouble_of};
 use super::{
-    AsyncOnce, AsyncRerun, Claimant, CommandOptions, Input, Key, KeyState, Outcome, Owner, keeping_options,
+    AsyncOnce, AsyncRerun, Claimant, CommandOptions, Key, KeyState, Meaning, Outcome, Owner, keeping_options,
     running_options,
 };
 use crate::error::{Code, Error, Result};
@@ -44,13 +44,11 @@ impl Wish<'_> {
             )
             .with_source(error)
         })?;
-        let input = Input::new(
-            [key.operation.as_bytes()],
-            body.as_deref().unwrap_or(b"null"),
-            true,
-            &options.fingerprint,
-        )
-        .map_err(|error| Error::new(Code::BodyRefused, format!("the input of {}: {error}", key.operation)))?;
+        let meaning = Meaning::Call {
+            operation: &key.operation,
+            input: body.as_deref().unwrap_or(b"null"),
+        };
+        let input = meaning.input(&options.fingerprint)?;
         Claimant::new(key, input, options)
     }
 }

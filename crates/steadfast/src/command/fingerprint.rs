@@ -13,6 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use super::json::{self, JsonError};
+use crate::error::{Code, Error, Result};
 
 /// The shortest secret: below this, trying all of them is the easier way.
 const SECRET_LENGTH_MIN: usize = 16;
@@ -95,6 +96,118 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// What a command asks for, as the door it came through sees it. Its fingerprint is taken of this.
+///
+/// ```
+/// use steadfast::Meaning;
+///
+/// let call = |input: &'static str| Meaning::Call { operation: "orders.place", input: input.as_bytes() };
+/// let spelled = call(r#"{ "sku": "tea", "quantity": 2.0 }"#);
+/// assert_eq!(spelled.canonical()?.as_deref(), Some(r#"{"quantity":2,"sku":"tea"}"#));
+/// assert_eq!(spelled.fingerprint()?, call(r#"{"quantity":2,"sku":"tea"}"#).fingerprint()?);
+/// # Ok::<(), steadfast::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub enum Meaning<'m> {
+    /// A call in Rust: `sf.command(operation, key).input(..)`.
+    Call {
+        /// The name of the operation.
+        operation: &'m str,
+        /// The input as JSON; `null` if there is none.
+        input: &'m [u8],
+    },
+    /// A request through `sf.idempotent()`.
+    Request {
+        /// The method, in capitals.
+        method: &'m str,
+        /// The path, as it was sent.
+        path: &'m str,
+        /// The query without its `?`.
+        query: &'m str,
+        /// The `Content-Type`.
+        media_type: &'m [u8],
+        /// The body.
+        body: &'m [u8],
+    },
+}
+
+impl Meaning<'_> {
+    /// The input or body as canonical JSON; `None` if it is not JSON and counts byte for byte.
+    ///
+    /// # Errors
+    /// SF106 if it says that it is JSON, and is not.
+    pub fn canonical(&self) -> Result<Option<String>> {
+        let canonical = |text| {
+            json::canonical(text, |_| true)
+                .map_err(|error| self.refused(&error))
+                .map(Some)
+        };
+        match *self {
+            Self::Call { input, .. } => canonical(input),
+            Self::Request { media_type, body, .. } if is_json(&essence(media_type), body) => canonical(body),
+            Self::Request { .. } => Ok(None),
+        }
+    }
+
+    /// The fingerprint of the default policy, [`FingerprintPolicy::Whole`], in hexadecimal digits as in the view
+    /// `idempotency_records`: a byte for the algorithm, then SHA-256.
+    ///
+    /// # Errors
+    /// SF106 if it says that it is JSON, and is not.
+    pub fn fingerprint(&self) -> Result<String> {
+        let input = self.input(&FingerprintPolicy::Whole)?;
+        Ok(input.fingerprint().0.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    pub(crate) fn input(&self, policy: &FingerprintPolicy) -> Result<Input> {
+        let input = match *self {
+            Self::Call { operation, input } => Input::new([operation.as_bytes()], input, true, policy),
+            Self::Request {
+                method,
+                path,
+                query,
+                media_type,
+                body,
+            } => {
+                let essence = essence(media_type);
+                let is_json = is_json(&essence, body);
+                // A JSON body means the same with and without `; charset=utf-8`.
+                let media_type = if is_json { &essence } else { media_type };
+                let parts = [method.as_bytes(), path.as_bytes(), query.as_bytes(), media_type];
+                Input::new(parts, body, is_json, policy)
+            }
+        };
+        input.map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &JsonError) -> Error {
+        let what = match self {
+            Self::Call { operation, .. } => format!("the input of {operation}"),
+            Self::Request { .. } => "the request body is not acceptable JSON".to_owned(),
+        };
+        Error::new(Code::BodyRefused, format!("{what}: {error}"))
+    }
+}
+
+/// A media type without its parameters.
+fn essence(media_type: &[u8]) -> Vec<u8> {
+    let essence = media_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().to_ascii_lowercase()
+}
+
+fn is_json(essence: &[u8], body: &[u8]) -> bool {
+    is_json_essence(essence) && !body.is_empty()
+}
+
+fn is_json_essence(essence: &[u8]) -> bool {
+    essence == b"application/json" || (essence.starts_with(b"application/") && essence.ends_with(b"+json"))
+}
+
+/// Whether a media type says JSON, whatever its parameters.
+pub(crate) fn is_json_type(media_type: &[u8]) -> bool {
+    is_json_essence(&essence(media_type))
+}
+
 /// What a request means, as the fingerprints this process can make of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Input {
@@ -106,7 +219,7 @@ impl Input {
     /// Hashes parts in a fixed order, then the body: canonical where it is JSON, raw bytes otherwise.
     ///
     /// Each is length-prefixed, so that no boundary between them can be moved.
-    pub(crate) fn new<const N: usize>(
+    fn new<const N: usize>(
         parts: [&[u8]; N],
         body: &[u8],
         is_json: bool,

@@ -66,12 +66,19 @@ pub enum Scope {
 }
 
 impl Scope {
-    pub(crate) fn as_str(self) -> &'static str {
+    /// The scope as it is spelled in the table and in messages.
+    pub fn as_str(self) -> &'static str {
         match self {
             Scope::User => "user",
             Scope::Tenant => "tenant",
             Scope::Global => "global",
         }
+    }
+
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        [Self::User, Self::Tenant, Self::Global]
+            .into_iter()
+            .find(|scope| scope.as_str() == text)
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Key, KeyState, Owner, Scope};
 use crate::audit::AuditEntry;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 
@@ -98,6 +98,7 @@ impl<'c, Db: Database> KeyLookUp<'c, Db> {
                 Ok(is_removed)
             })
             .await
+            .map_err(Error::unwrapped)
     }
 
     fn key(&self) -> Result<Key> {

@@ -19,6 +19,7 @@ mod point;
 mod closure;
 mod quota;
 mod look_up;
+mod list;
 mod call;
 
 use std::time::Duration;
@@ -26,16 +27,20 @@ use std::time::Duration;
 pub use call::{Command, Reply};
 pub use closure::{AsyncOnce, AsyncRerun};
 pub use encryption::Encryption;
-pub use fingerprint::{FingerprintPolicy, Secret};
+pub use fingerprint::{FingerprintPolicy, Meaning, Secret};
 pub use key::{KEY_LENGTH_MAX, Key, Owner, Scope};
+pub use list::{KeyId, KeyList, KeyPage, ListedKey};
 pub use look_up::{KeyAnswer, KeyLookUp};
 pub use outcome::{ANSWER_LENGTH_MAX, KeyState};
 pub use point::Point;
 pub use quota::Quota;
 
 pub(crate) use call::{Unkeyed, Wish, read_outcome, value_outcome};
+#[cfg(feature = "axum")]
+pub(crate) use fingerprint::is_json_type;
 pub(crate) use fingerprint::{Comparison, Fingerprint, Input};
 pub(crate) use in_flight::InFlight;
+pub(crate) use list::{KeyColumns, KeyFilter};
 pub(crate) use outcome::{Outcome, Place, Record, Stored};
 
 use crate::error::{Code, Error, Result};

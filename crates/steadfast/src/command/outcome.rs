@@ -46,6 +46,12 @@ impl KeyState {
             KeyState::Failed => "failed",
         }
     }
+
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        [Self::Completed, Self::Failed]
+            .into_iter()
+            .find(|state| state.as_str() == text)
+    }
 }
 
 /// A key's row, as it is read back.
@@ -120,13 +126,8 @@ impl Stored {
             (ENCRYPTED, None) => return Err(locked()),
             _ => return Err(too_new()),
         };
-        let state = match plain.state.as_str() {
-            "completed" => KeyState::Completed,
-            "failed" => KeyState::Failed,
-            _ => return Err(too_new()),
-        };
         Ok(Outcome {
-            state,
+            state: KeyState::read(&plain.state).ok_or_else(too_new)?,
             status: u16::try_from(plain.status).map_err(|_| too_new())?,
             headers: decode_headers(&plain.headers).ok_or_else(too_new)?,
             body: plain.body.into(),

@@ -19,12 +19,14 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, Pool};
 use sqlx_core::transaction::TransactionManager;
 
-pub(crate) use migrate::{Migration, script as migration_script};
+pub use migrate::MigrationStatus;
+pub(crate) use migrate::{AppliedMigration, Migration, check_known, script, status};
 pub(crate) use names::Names;
 
-use crate::audit::AuditEntry;
+use crate::audit::{AuditEntry, AuditFilter, AuditRow};
 use crate::clock::{Offset, Timestamp};
-use crate::command::{Fingerprint, Key, Owner, Quota, Record, Stored};
+use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, Owner, Quota, Record, Stored};
+use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
@@ -76,6 +78,10 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn pool(&self) -> &Pool<Db>;
     /// Answers when the database does.
     fn ping(&self) -> impl Future<Output = Result<()>> + Send;
+    /// The database's time.
+    fn now(&self) -> impl Future<Output = Result<Timestamp>> + Send;
+    /// Looks for settings, rights and surroundings that endanger what we promise. It changes nothing.
+    fn examine(&self) -> impl Future<Output = Result<Vec<Check>>> + Send;
 
     // Transactions.
 
@@ -116,6 +122,9 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     /// Reads a key's record outside any transaction.
     fn look_up(&self, key: &Key) -> impl Future<Output = Result<LookUp>> + Send;
 
+    /// Reads keys without their answers, in the order of their hashes.
+    fn list_keys(&self, filter: &KeyFilter) -> impl Future<Output = Result<Vec<KeyColumns>>> + Send;
+
     /// Removes a key's record in a transaction of ours. False: there is none.
     fn remove_key(&self, held: &mut Self::Held, key: &Key) -> impl Future<Output = Result<bool>> + Send;
     /// Counts a key that is about to be settled. False: its owner has no room left.
@@ -134,6 +143,9 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     fn key_places(&self) -> impl Future<Output = Result<Range<i64>>> + Send;
     /// Deletes the doomed keys at these places, in a transaction of its own.
     fn delete_keys(&self, places: Range<i64>, doomed: &Doomed<'_>) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Counts the keys at these places that have expired.
+    fn count_expired(&self, places: Range<i64>, offset: Offset) -> impl Future<Output = Result<u64>> + Send;
 
     // Leases.
 
@@ -176,8 +188,13 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
 
+    /// Reads entries, newest first.
+    fn list_audit(&self, filter: &AuditFilter) -> impl Future<Output = Result<Vec<AuditRow>>> + Send;
+
     // Migrations.
 
+    /// The migrations that ran, in order; none if the tables are not there.
+    fn applied_migrations(&self) -> impl Future<Output = Result<Vec<AppliedMigration>>> + Send;
     /// The number of the last migration that ran; `None` if the tables are not there.
     fn schema_version(&self) -> impl Future<Output = Result<Option<i64>>> + Send;
     /// The name our tables go by.

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::error::{Code, Error, Result};
 
-const DEFAULT: &str = "steadfast";
+pub(super) const DEFAULT: &str = "steadfast";
 
 /// The name all our tables go by. Statements are written with the default one and read as plain SQL.
 pub(crate) struct Names {

@@ -17,16 +17,17 @@ use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, LINK, LOCATION, ORIGIN,
 };
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::{Layer, Service, ServiceExt};
 
 use super::cmd_tx::Slot;
 use super::{http_key, problem};
+use crate::command;
 use crate::command::execute::{Executed, Handled, Handler, Verdict, execute, transact, trouble_of};
 use crate::command::{
-    Claimant, CommandOptions, Input, Key, KeyState, Outcome, Owner, keeping_options, running_options,
+    Claimant, CommandOptions, Input, Key, KeyState, Meaning, Outcome, Owner, keeping_options, running_options,
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
@@ -167,6 +168,10 @@ impl<Db: Database> Idempotent<Db> {
     keeping_options!();
     running_options!();
 
+    pub(super) fn steadfast(&self) -> &Steadfast<Db> {
+        &self.steadfast
+    }
+
     /// Takes a request through: authorise, let pass what changes nothing, name the operation, read the key and the body, execute.
     async fn handle<S>(self, inner: S, request: Request) -> Response
     where
@@ -283,27 +288,14 @@ impl<Db: Database> Idempotent<Db> {
             .extensions
             .get::<OriginalUri>()
             .map_or(&parts.uri, |original| &original.0);
-        let media_type = parts
-            .headers
-            .get(CONTENT_TYPE)
-            .map(HeaderValue::as_bytes)
-            .unwrap_or_default();
-        let essence = essence(media_type);
-        let is_json = !body.is_empty() && is_json(&essence);
-        // A JSON body means the same with and without `; charset=utf-8`.
-        let media_type = if is_json { &essence } else { media_type };
-        let meaning = [
-            parts.method.as_str().as_bytes(),
-            uri.path().as_bytes(),
-            uri.query().unwrap_or_default().as_bytes(),
-            media_type,
-        ];
-        Input::new(meaning, body, is_json, &self.options.fingerprint).map_err(|error| {
-            Error::new(
-                Code::BodyRefused,
-                format!("the request body is not acceptable JSON: {error}"),
-            )
-        })
+        let meaning = Meaning::Request {
+            method: parts.method.as_str(),
+            path: uri.path(),
+            query: uri.query().unwrap_or_default(),
+            media_type: media_type(&parts.headers),
+            body,
+        };
+        meaning.input(&self.options.fingerprint)
     }
 
     async fn execute<S>(self, inner: S, read: Read) -> Response
@@ -340,14 +332,13 @@ struct Read {
     claimant: Option<Claimant>,
 }
 
-/// A media type without its parameters.
-fn essence(media_type: &[u8]) -> Vec<u8> {
-    let essence = media_type.split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().to_ascii_lowercase()
+fn media_type(headers: &HeaderMap) -> &[u8] {
+    headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default()
 }
 
-fn is_json(essence: &[u8]) -> bool {
-    essence == b"application/json" || (essence.starts_with(b"application/") && essence.ends_with(b"+json"))
+/// Whether a request says that its body is JSON.
+pub(super) fn is_json_type(headers: &HeaderMap) -> bool {
+    command::is_json_type(media_type(headers))
 }
 
 /// Calls the inner service. The request is kept, so it can be called again.

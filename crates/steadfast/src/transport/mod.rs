@@ -5,3 +5,5 @@ pub(crate) mod cmd_tx;
 mod http_key;
 pub(crate) mod problem;
 pub(crate) mod routes;
+#[cfg(feature = "service")]
+pub(crate) mod service;

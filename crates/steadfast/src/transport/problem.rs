@@ -22,7 +22,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         Code::Mismatch => StatusCode::UNPROCESSABLE_ENTITY, // "different request payload … SHOULD reply with 422"
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE, // RFC 9110, 15.5.14
         Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS, // RFC 6585, 4
-        Code::BodyRefused => StatusCode::BAD_REQUEST, // RFC 9110, 15.5.1
+        Code::BodyRefused | Code::InputInvalid => StatusCode::BAD_REQUEST, // RFC 9110, 15.5.1
         // The handler's own word.
         Code::HandlerFailed => StatusCode::UNPROCESSABLE_ENTITY, // refined by the failure's class, below
         // Not now (RFC 9110, 15.6.4): nothing was changed, and Retry-After says when to come back.
@@ -54,7 +54,9 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::AnswerChanged
         | Code::AnswerTampered
         | Code::Database
+        | Code::NotPermitted
         | Code::TablesMissing
+        | Code::OperationTaken
         | Code::ConfigurationInvalid => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -8,8 +8,9 @@ use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Row, SqlSafeStr, Sql
 use super::super::names::lock_number;
 use super::{Begin, Begun, LookUp, Names, PostgresStore, Settlement, Store};
 use crate::clock::{Offset, Timestamp, micros};
-use crate::command::{Fingerprint, Key, Record, Stored};
+use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, KeyState, Record, Stored};
 use crate::error::{Code, Error, Result};
+use crate::page;
 
 /// What the claim says by the SQLSTATE of its error, since a message that begins has no other answer.
 pub(super) const ENDED: &str = "SFC02";
@@ -224,6 +225,15 @@ pub(super) async fn began(conn: &mut PgConnection) -> Result<Timestamp> {
         .map_err(|error| PostgresStore::error(error, "asking for the time"))
 }
 
+/// What the time is.
+pub(super) async fn now<'e>(executor: impl PgExecutor<'e>) -> Result<Timestamp> {
+    sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        .fetch_one(executor)
+        .await
+        .map(Timestamp)
+        .map_err(|error| PostgresStore::error(error, "asking for the time"))
+}
+
 /// The record of a key, read outside any transaction.
 pub(super) async fn look_up<'e>(executor: impl PgExecutor<'e>, names: &Names, key: &Key) -> Result<LookUp> {
     let statement = names.sql(
@@ -250,6 +260,56 @@ pub(super) async fn is_running(pool: &PgPool, names: &Names, key: &Key) -> Resul
         .fetch_one(pool)
         .await
         .map_err(|error| PostgresStore::error(error, "asking about a transaction"))
+}
+
+/// Keys without their answers, in the order of their hashes.
+pub(super) async fn list(pool: &PgPool, names: &Names, filter: &KeyFilter) -> Result<Vec<KeyColumns>> {
+    let statement = names.sql(
+        "
+        SELECT hash, scope, tenant, owner, operation, value, state, status,
+               (extract(epoch FROM created_at) * 1000000)::bigint             AS created_at,
+               (extract(epoch FROM expires_at) * 1000000)::bigint             AS expires_at,
+               (octet_length(headers) + octet_length(body))::bigint           AS answer_bytes
+        FROM steadfast.keys
+        WHERE hash >= $1 AND hash <= $2
+          AND ($3::text IS NULL OR operation = $3)
+          AND ($4::text IS NULL OR tenant = $4)
+          AND ($5::text IS NULL OR owner = $5)
+          AND ($6::text IS NULL OR state = $6)
+          AND ($7::bigint IS NULL OR created_at >= timestamptz 'epoch' + $7 * interval '1 microsecond')
+        ORDER BY hash
+        LIMIT $8",
+    );
+    let [first, last] = filter.bounds();
+    let rows = sqlx::query(statement)
+        .bind(first)
+        .bind(last)
+        .bind(&filter.operation)
+        .bind(&filter.tenant)
+        .bind(&filter.user)
+        .bind(filter.state.map(KeyState::as_str))
+        .bind(filter.since.map(|since| since.0))
+        .bind(i64::from(page::rows_wanted(filter.limit)))
+        .fetch_all(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "listing keys"))?;
+    rows.iter().map(read_columns).collect()
+}
+
+fn read_columns(row: &PgRow) -> Result<KeyColumns> {
+    Ok(KeyColumns {
+        hash: get(row, "hash")?,
+        scope: get(row, "scope")?,
+        tenant: get(row, "tenant")?,
+        user: get(row, "owner")?,
+        operation: get(row, "operation")?,
+        value: get(row, "value")?,
+        state: get(row, "state")?,
+        status: get(row, "status")?,
+        answer_bytes: get(row, "answer_bytes")?,
+        created_at: Timestamp(get(row, "created_at")?),
+        expires_at: Timestamp(get(row, "expires_at")?),
+    })
 }
 
 fn read_look_up(row: &PgRow) -> Result<LookUp> {

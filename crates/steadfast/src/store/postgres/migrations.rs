@@ -1,8 +1,9 @@
 //! Our tables on PostgreSQL: a schema of our own with a migration table of its own.
 
-use sqlx::{PgPool, Postgres, SqlStr};
+use sqlx::{PgExecutor, PgPool, Postgres, SqlStr};
 
-use super::{CommitError, Migration, Names, PostgresStore, Store, begin_transaction};
+use super::{AppliedMigration, CommitError, Migration, Names, PostgresStore, Store, begin_transaction};
+use crate::clock::Timestamp;
 use crate::error::Result;
 
 pub(super) const ALL: &[Migration] = &[
@@ -44,18 +45,44 @@ const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '60s
 
 /// The last migration that ran; `None` if there is no migration table.
 pub(super) async fn version(pool: &PgPool, names: &Names) -> Result<Option<i64>> {
-    let table: Option<String> = sqlx::query_scalar("SELECT to_regclass($1)::text")
-        .bind(format!("{}.migrations", names.quoted()))
-        .fetch_one(pool)
-        .await
-        .map_err(|error| PostgresStore::error(error, "looking for the tables"))?;
-    if table.is_none() {
+    if !has_table(pool, names).await? {
         return Ok(None);
     }
     sqlx::query_scalar(names.sql("SELECT max(version) FROM steadfast.migrations"))
         .fetch_one(pool)
         .await
         .map_err(|error| PostgresStore::error(error, "reading the version of the tables"))
+}
+
+/// What has run, in order; nothing if there is no migration table.
+pub(super) async fn applied(pool: &PgPool, names: &Names) -> Result<Vec<AppliedMigration>> {
+    if !has_table(pool, names).await? {
+        return Ok(Vec::new());
+    }
+    let statement = names.sql(
+        "
+        SELECT version, name, (extract(epoch FROM applied_at) * 1000000)::bigint
+        FROM steadfast.migrations
+        ORDER BY version",
+    );
+    let rows: Vec<(i64, String, i64)> = sqlx::query_as(statement)
+        .fetch_all(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "reading which migrations ran"))?;
+    let applied = |(version, name, applied_at)| AppliedMigration {
+        version,
+        name,
+        applied_at: Timestamp(applied_at),
+    };
+    Ok(rows.into_iter().map(applied).collect())
+}
+
+async fn has_table<'e>(executor: impl PgExecutor<'e>, names: &Names) -> Result<bool> {
+    sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+        .bind(format!("{}.migrations", names.quoted()))
+        .fetch_one(executor)
+        .await
+        .map_err(|error| PostgresStore::error(error, "looking for the tables"))
 }
 
 /// Runs what is missing in one transaction, under a lock that ends with it: two deployments at once are one.
@@ -73,12 +100,7 @@ pub(super) async fn run(store: &PostgresStore) -> Result<usize> {
         .await
         .map_err(fail)?;
     // A deployment role may own the tables without the right to create a schema, so what is there is left alone.
-    let table: Option<String> = sqlx::query_scalar("SELECT to_regclass($1)::text")
-        .bind(format!("{}.migrations", store.names.quoted()))
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(fail)?;
-    if table.is_none() {
+    if !has_table(&mut *conn, &store.names).await? {
         sqlx::raw_sql(store.names.sql(BOOTSTRAP))
             .execute(&mut *conn)
             .await

@@ -4,6 +4,7 @@
 //! lock only makes meeting a duplicate cheap.
 
 mod audit;
+mod doctor;
 mod keys;
 mod migrations;
 mod purge;
@@ -19,12 +20,13 @@ use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
 
 use super::{
-    Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, begin_transaction,
-    classify_common, commit_transaction, rollback_transaction,
+    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store,
+    begin_transaction, classify_common, commit_transaction, rollback_transaction,
 };
-use crate::audit::AuditEntry;
+use crate::audit::{AuditEntry, AuditFilter, AuditRow};
 use crate::clock::{Offset, Timestamp};
-use crate::command::{Key, Quota};
+use crate::command::{Key, KeyColumns, KeyFilter, Quota};
+use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 
 use keys::PreparedClaim;
@@ -148,6 +150,14 @@ impl Store<Postgres> for PostgresStore {
             .map_err(Self::fail("asking PostgreSQL whether it is there"))
     }
 
+    async fn now(&self) -> Result<Timestamp> {
+        keys::now(&self.pool).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Check>> {
+        doctor::examine(self).await
+    }
+
     // A look costs a round trip; the claim looks in the one that begins.
     const READS_ARE_CHEAP: bool = false;
     const BEGIN_IS_CANCEL_SAFE: bool = false;
@@ -261,6 +271,10 @@ impl Store<Postgres> for PostgresStore {
         keys::look_up(&self.pool, &self.names, key).await
     }
 
+    async fn list_keys(&self, filter: &KeyFilter) -> Result<Vec<KeyColumns>> {
+        keys::list(&self.pool, &self.names, filter).await
+    }
+
     async fn remove_key(&self, conn: &mut PoolConnection<Postgres>, key: &Key) -> Result<bool> {
         keys::remove(conn, &self.names, key).await
     }
@@ -277,6 +291,10 @@ impl Store<Postgres> for PostgresStore {
 
     async fn delete_keys(&self, places: Range<i64>, doomed: &Doomed<'_>) -> Result<u64> {
         purge::delete(&self.pool, &self.names, places, doomed).await
+    }
+
+    async fn count_expired(&self, places: Range<i64>, offset: Offset) -> Result<u64> {
+        purge::count_expired(&self.pool, &self.names, places, offset).await
     }
 
     async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
@@ -304,6 +322,14 @@ impl Store<Postgres> for PostgresStore {
         audit::append(conn, &self.names, entry, offset).await
     }
 
+    async fn list_audit(&self, filter: &AuditFilter) -> Result<Vec<AuditRow>> {
+        audit::list(&self.pool, &self.names, filter).await
+    }
+
+    async fn applied_migrations(&self) -> Result<Vec<AppliedMigration>> {
+        migrations::applied(&self.pool, &self.names).await
+    }
+
     async fn schema_version(&self) -> Result<Option<i64>> {
         migrations::version(&self.pool, &self.names).await
     }
@@ -329,6 +355,7 @@ impl Store<Postgres> for PostgresStore {
             "40001" | "40P01" => Code::Conflict,
             "55P03" => Code::Locked,
             "25006" => Code::ReadOnly,
+            "42501" => Code::NotPermitted,
             "53100" => Code::Full,
             "53300" => Code::PoolExhausted,
             "25P02" => Code::TransactionBroken,

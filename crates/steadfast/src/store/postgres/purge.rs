@@ -59,6 +59,24 @@ pub(super) async fn delete(pool: &PgPool, names: &Names, pages: Range<i64>, doom
         .map_err(|error| PostgresStore::error(error, "deleting keys"))
 }
 
+/// Counts those on these pages that have expired.
+pub(super) async fn count_expired(pool: &PgPool, names: &Names, pages: Range<i64>, offset: Offset) -> Result<u64> {
+    let statement = names.sql(
+        "
+        SELECT count(*) FROM steadfast.keys
+        WHERE ctid >= $1::text::tid AND ctid < $2::text::tid
+          AND expires_at <= (SELECT clock_timestamp() + $3 * interval '1 microsecond')",
+    );
+    let count: i64 = sqlx::query_scalar(statement)
+        .bind(format!("({},0)", pages.start))
+        .bind(format!("({},0)", pages.end))
+        .bind(offset.0)
+        .fetch_one(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "counting expired keys"))?;
+    Ok(count.unsigned_abs())
+}
+
 /// Counts a key that is about to be stored. False: its owner has no room left.
 pub(super) async fn charge(
     conn: &mut PgConnection,

@@ -3,13 +3,14 @@
 //! A command of ours seals its turn in the call that stores the outcome: each call is a trip to the connection's thread.
 
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqlStr, SqliteConnection};
+use sqlx::{Row, SqlStr, SqliteConnection, SqlitePool};
 
 use super::writer::{Savepoint, Turn};
 use super::{Names, Settlement, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
-use crate::command::{Fingerprint, Key, Record, Stored};
+use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, KeyState, Record, Stored};
 use crate::error::Result;
+use crate::page;
 
 macro_rules! settle {
     () => {
@@ -112,6 +113,54 @@ async fn write(conn: &mut SqliteConnection, statement: SqlStr, settlement: &Sett
         Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
         Err(error) => Err(SqliteStore::error(error, "storing the outcome with its key")),
     }
+}
+
+/// Keys without their answers, in the order of their hashes.
+pub(super) async fn list(readers: &SqlitePool, names: &Names, filter: &KeyFilter) -> Result<Vec<KeyColumns>> {
+    let statement = names.sql(
+        "
+        SELECT hash, scope, tenant, owner, operation, value, state, status, created_at, expires_at,
+               length(headers) + length(body) AS answer_bytes
+        FROM steadfast_keys
+        WHERE hash >= $1 AND hash <= $2
+          AND ($3 IS NULL OR operation = $3)
+          AND ($4 IS NULL OR tenant = $4)
+          AND ($5 IS NULL OR owner = $5)
+          AND ($6 IS NULL OR state = $6)
+          AND ($7 IS NULL OR created_at >= $7)
+        ORDER BY hash
+        LIMIT $8",
+    );
+    let [first, last] = filter.bounds();
+    let rows = sqlx::query(statement)
+        .bind(first)
+        .bind(last)
+        .bind(&filter.operation)
+        .bind(&filter.tenant)
+        .bind(&filter.user)
+        .bind(filter.state.map(KeyState::as_str))
+        .bind(filter.since.map(|since| since.0))
+        .bind(i64::from(page::rows_wanted(filter.limit)))
+        .fetch_all(readers)
+        .await
+        .map_err(|error| SqliteStore::error(error, "listing keys"))?;
+    rows.iter().map(read_columns).collect()
+}
+
+fn read_columns(row: &SqliteRow) -> Result<KeyColumns> {
+    Ok(KeyColumns {
+        hash: get(row, "hash")?,
+        scope: get(row, "scope")?,
+        tenant: get(row, "tenant")?,
+        user: get(row, "owner")?,
+        operation: get(row, "operation")?,
+        value: get(row, "value")?,
+        state: get(row, "state")?,
+        status: get(row, "status")?,
+        answer_bytes: get(row, "answer_bytes")?,
+        created_at: Timestamp(get(row, "created_at")?),
+        expires_at: Timestamp(get(row, "expires_at")?),
+    })
 }
 
 fn read_record(row: &SqliteRow) -> Result<Record> {

@@ -2,7 +2,8 @@
 
 use sqlx::SqlitePool;
 
-use super::{CommitError, Migration, Names, SqliteStore, Store};
+use super::{AppliedMigration, CommitError, Migration, Names, SqliteStore, Store};
+use crate::clock::Timestamp;
 use crate::error::Result;
 
 pub(super) const ALL: &[Migration] = &[
@@ -42,19 +43,39 @@ VALUES ($1, $2, CAST(strftime('%s', 'now') AS INTEGER) * 1000000)";
 
 /// The last migration that ran; `None` if there is no migration table.
 pub(super) async fn version(pool: &SqlitePool, names: &Names) -> Result<Option<i64>> {
-    let fail = |error| SqliteStore::error(error, "reading the version of the tables");
-    let found: Option<String> = sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table' AND name = $1")
-        .bind(format!("{}_migrations", names.name()))
-        .fetch_optional(pool)
-        .await
-        .map_err(fail)?;
-    if found.is_none() {
+    if !has_table(pool, names).await? {
         return Ok(None);
     }
     sqlx::query_scalar(names.sql("SELECT max(version) FROM steadfast_migrations"))
         .fetch_one(pool)
         .await
-        .map_err(fail)
+        .map_err(|error| SqliteStore::error(error, "reading the version of the tables"))
+}
+
+/// What has run, in order; nothing if there is no migration table.
+pub(super) async fn applied(pool: &SqlitePool, names: &Names) -> Result<Vec<AppliedMigration>> {
+    if !has_table(pool, names).await? {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<(i64, String, i64)> =
+        sqlx::query_as(names.sql("SELECT version, name, applied_at FROM steadfast_migrations ORDER BY version"))
+            .fetch_all(pool)
+            .await
+            .map_err(|error| SqliteStore::error(error, "reading which migrations ran"))?;
+    let applied = |(version, name, applied_at)| AppliedMigration {
+        version,
+        name,
+        applied_at: Timestamp(applied_at),
+    };
+    Ok(rows.into_iter().map(applied).collect())
+}
+
+async fn has_table(pool: &SqlitePool, names: &Names) -> Result<bool> {
+    sqlx::query_scalar("SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = $1")
+        .bind(format!("{}_migrations", names.name()))
+        .fetch_one(pool)
+        .await
+        .map_err(|error| SqliteStore::error(error, "looking for the tables"))
 }
 
 /// Runs what is missing in one transaction: whoever has the write lock is alone.

@@ -5,6 +5,7 @@
 //! for a turn on the writer, so a process never meets its own lock.
 
 mod audit;
+mod doctor;
 mod gate;
 mod keys;
 mod migrations;
@@ -19,10 +20,14 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
-use super::{Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store, classify_common};
-use crate::audit::AuditEntry;
+use super::{
+    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store,
+    classify_common,
+};
+use crate::audit::{AuditEntry, AuditFilter, AuditRow};
 use crate::clock::{self, Offset, Timestamp};
-use crate::command::{Key, Quota};
+use crate::command::{Key, KeyColumns, KeyFilter, Quota};
+use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 
 use writer::{Turn, Writer};
@@ -116,6 +121,14 @@ impl Store<Sqlite> for SqliteStore {
             .map_err(Self::fail("asking SQLite whether it is there"))
     }
 
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(clock::machine())
+    }
+
+    async fn examine(&self) -> Result<Vec<Check>> {
+        doctor::examine(&self.readers).await
+    }
+
     const READS_ARE_CHEAP: bool = true;
     // sqlx's worker rolls back a BEGIN whose caller is gone, and a turn that is dropped is handed on.
     const BEGIN_IS_CANCEL_SAFE: bool = true;
@@ -193,6 +206,10 @@ impl Store<Sqlite> for SqliteStore {
         })
     }
 
+    async fn list_keys(&self, filter: &KeyFilter) -> Result<Vec<KeyColumns>> {
+        keys::list(&self.readers, &self.names, filter).await
+    }
+
     async fn remove_key(&self, turn: &mut Turn, key: &Key) -> Result<bool> {
         keys::remove(turn, &self.names, key).await
     }
@@ -212,6 +229,10 @@ impl Store<Sqlite> for SqliteStore {
         let deleted = purge::delete(&mut turn, &self.names, places, doomed).await?;
         self.end_turn(turn).await?;
         Ok(deleted)
+    }
+
+    async fn count_expired(&self, places: Range<i64>, offset: Offset) -> Result<u64> {
+        purge::count_expired(&self.readers, &self.names, places, offset).await
     }
 
     async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
@@ -259,6 +280,14 @@ impl Store<Sqlite> for SqliteStore {
         audit::append(conn, &self.names, entry, offset).await
     }
 
+    async fn list_audit(&self, filter: &AuditFilter) -> Result<Vec<AuditRow>> {
+        audit::list(&self.readers, &self.names, filter).await
+    }
+
+    async fn applied_migrations(&self) -> Result<Vec<AppliedMigration>> {
+        migrations::applied(&self.readers, &self.names).await
+    }
+
     async fn schema_version(&self) -> Result<Option<i64>> {
         migrations::version(&self.readers, &self.names).await
     }
@@ -269,12 +298,7 @@ impl Store<Sqlite> for SqliteStore {
 
     async fn survey(&self) -> Result<()> {
         // SQLite checks deferred foreign keys at COMMIT, when nobody can tell any more whose they are.
-        let has_deferred: bool =
-            sqlx::query_scalar("SELECT count(*) > 0 FROM sqlite_schema WHERE sql LIKE '%initially%deferred%'")
-                .fetch_one(&self.readers)
-                .await
-                .map_err(Self::fail("looking for deferred foreign keys"))?;
-        if has_deferred {
+        if doctor::has_deferred_keys(&self.readers).await? {
             self.writer.commit_alone();
             tracing::info!("the database has deferred foreign keys, so every command commits by itself");
         }
@@ -293,6 +317,7 @@ impl Store<Sqlite> for SqliteStore {
         match code.parse::<u32>().map(|code| code & 0xff) {
             Ok(5 | 6) => Code::Locked,
             Ok(8) => Code::ReadOnly,
+            Ok(3) => Code::NotPermitted,
             Ok(13) => Code::Full,
             Ok(10 | 14) => Code::Unreachable,
             Ok(1) if error.to_string().contains("no such table") => Code::TablesMissing,

@@ -54,6 +54,25 @@ pub(super) async fn delete(
         .map_err(|error| SqliteStore::error(error, "deleting keys"))
 }
 
+/// Counts those among these rows that have expired.
+pub(super) async fn count_expired(
+    readers: &SqlitePool,
+    names: &Names,
+    rows: Range<i64>,
+    offset: Offset,
+) -> Result<u64> {
+    let statement =
+        names.sql("SELECT count(*) FROM steadfast_keys WHERE rowid >= $1 AND rowid < $2 AND expires_at <= $3");
+    let count: i64 = sqlx::query_scalar(statement)
+        .bind(rows.start)
+        .bind(rows.end)
+        .bind(offset.now().0)
+        .fetch_one(readers)
+        .await
+        .map_err(|error| SqliteStore::error(error, "counting expired keys"))?;
+    Ok(count.unsigned_abs())
+}
+
 /// Counts a key that is about to be stored. False: its owner has no room left.
 pub(super) async fn charge(
     conn: &mut SqliteConnection,

@@ -537,3 +537,26 @@ async fn purge_walks_through_pages_and_passes_by_what_is_locked() {
     .unwrap();
     assert!(plan.join("\n").contains("Tid Range Scan"), "{plan:#?}");
 }
+
+#[tokio::test]
+async fn a_role_that_may_not_read_the_audit_is_told_so() {
+    let harness = fresh::<Db>().await;
+    let error = harness.sf.audit_entries().page().await.unwrap_err();
+    assert_eq!(error.code(), Code::NotPermitted, "{error:?}");
+    assert!(error.help().contains("grants.sql"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_right_that_a_service_lacks_is_found_by_the_examination() {
+    let harness = fresh::<Db>().await;
+    let examine = async || {
+        let pool = Db::another_pool(&harness, PoolSize::default());
+        let checks = Steadfast::builder(pool).examine().await;
+        checks.into_iter().find(|check| check.name == "rights").unwrap()
+    };
+    assert_eq!(examine().await.verdict, steadfast::Verdict::Ok);
+    harness.run("REVOKE DELETE ON steadfast.keys FROM steadfast_app").await;
+    let rights = examine().await;
+    assert_eq!(rights.verdict, steadfast::Verdict::Warn);
+    assert!(rights.found.contains("DELETE keys"), "{rights:?}");
+}

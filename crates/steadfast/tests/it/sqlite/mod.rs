@@ -4,6 +4,8 @@ pub(crate) type Db = sqlx::Sqlite;
 
 #[path = "../conformance/corridor.rs"]
 mod corridor;
+#[path = "../conformance/doors.rs"]
+mod doors;
 #[path = "../conformance/encryption.rs"]
 mod encryption;
 #[path = "../conformance/http.rs"]
@@ -12,6 +14,8 @@ mod http;
 mod in_flight;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
+#[path = "../conformance/look.rs"]
+mod look;
 #[path = "../conformance/purge.rs"]
 mod purge;
 #[path = "../conformance/trouble.rs"]

@@ -1,0 +1,304 @@
+//! The settings, and where each came from: a flag, the environment, `steadfast.toml`, or the default, in this order.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::{CliError, Exit, Result};
+use crate::options::{Engine, GlobalOptions};
+use crate::output::{self, Output};
+use crate::suggest::nearest;
+
+const FILE: &str = "steadfast.toml";
+
+const DATABASE_URL: &str = "database-url";
+const SCHEMA: &str = "schema";
+const COLOR: &str = "color";
+const OPERATOR: &str = "operator";
+
+/// The names of the settings, in the file and in `steadfast config`.
+const NAMES: [&str; 4] = [DATABASE_URL, SCHEMA, COLOR, OPERATOR];
+
+/// All settings of a call.
+pub(crate) struct Config {
+    settings: [Setting; NAMES.len()],
+}
+
+struct Setting {
+    name: &'static str,
+    value: Option<String>,
+    source: Source,
+}
+
+enum Source {
+    Flag,
+    Environment(&'static str),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Flag => f.write_str("flag"),
+            Source::Environment(name) => write!(f, "environment {name}"),
+            Source::File(path) => write!(f, "file {}", path.display()),
+            Source::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A setting as `steadfast config` shows it.
+#[derive(Serialize)]
+struct Shown {
+    setting: &'static str,
+    value: Option<String>,
+    from: String,
+}
+
+impl Config {
+    pub(crate) fn load(flags: &GlobalOptions, operator: Option<&str>) -> Result<Self> {
+        let file = File::find()?;
+        let settings = NAMES.map(|name| {
+            let (flag, variable) = match name {
+                DATABASE_URL => (flags.database_url.as_deref(), "DATABASE_URL"),
+                SCHEMA => (flags.schema.as_deref(), "STEADFAST_SCHEMA"),
+                COLOR => (flags.color.as_deref(), "STEADFAST_COLOR"),
+                _ => (operator, "STEADFAST_OPERATOR"),
+            };
+            let (value, source) = resolve(name, flag, variable, file.as_ref());
+            Setting { name, value, source }
+        });
+        Ok(Self { settings })
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        let setting = self.settings.iter().find(|setting| setting.name == name);
+        setting.and_then(|setting| setting.value.as_deref())
+    }
+
+    pub(crate) fn database_url(&self) -> Result<&str> {
+        self.value(DATABASE_URL).ok_or_else(|| {
+            CliError::new(
+                Exit::Usage,
+                "no database is named",
+                "add --database-url sqlite://FILE or postgres://USER@HOST/NAME, set DATABASE_URL, or write database-url into \
+                 steadfast.toml",
+            )
+        })
+    }
+
+    /// Which database the URL is of.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        // Only the scheme is repeated: what follows it may hold a password.
+        let what = match self.database_url()?.split_once(':') {
+            Some(("sqlite", _)) => return Ok(Engine::Sqlite),
+            Some(("postgres" | "postgresql", _)) => return Ok(Engine::Postgres),
+            Some((other, _)) => format!("the database URL begins with {other:?}"),
+            None => "the database URL has no scheme".to_owned(),
+        };
+        let help = "write sqlite://FILE or postgres://USER@HOST/NAME";
+        Err(CliError::new(Exit::Usage, what, help))
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        self.value(SCHEMA).unwrap_or("steadfast")
+    }
+
+    pub(crate) fn operator(&self) -> Result<&str> {
+        self.value(OPERATOR).ok_or_else(|| {
+            CliError::new(
+                Exit::Usage,
+                "the audit needs to know who you are, and your login name is not known",
+                "add --operator NAME or set STEADFAST_OPERATOR",
+            )
+        })
+    }
+
+    pub(crate) fn has_color(&self) -> Result<bool> {
+        match self.value(COLOR).unwrap_or("auto") {
+            "auto" => Ok(output::is_terminal()),
+            "always" => Ok(true),
+            "never" => Ok(false),
+            other => Err(CliError::new(
+                Exit::Usage,
+                format!("{other:?} is not a setting of color"),
+                "write auto, always or never",
+            )),
+        }
+    }
+
+    /// `steadfast config`.
+    pub(crate) fn show(&self, output: &Output) -> Result<Exit> {
+        let shown = self.settings.each_ref().map(|setting| Shown {
+            setting: setting.name,
+            value: setting.value.as_deref().map(mask),
+            from: setting.source.to_string(),
+        });
+        output.records(&shown, &["setting", "value", "from"], |setting| {
+            let value = setting.value.clone().unwrap_or_else(|| "(not set)".to_owned());
+            vec![setting.setting.to_owned(), output::escape(&value), setting.from.clone()]
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// The first who says something.
+fn resolve(
+    name: &'static str,
+    flag: Option<&str>,
+    variable: &'static str,
+    file: Option<&File>,
+) -> (Option<String>, Source) {
+    if let Some(value) = flag {
+        return (Some(value.to_owned()), Source::Flag);
+    }
+    if let Some(value) = variable_of(variable) {
+        return (Some(value), Source::Environment(variable));
+    }
+    // https://no-color.org: any value but the empty one.
+    if name == COLOR && variable_of("NO_COLOR").is_some() {
+        return (Some("never".to_owned()), Source::Environment("NO_COLOR"));
+    }
+    if let Some((value, file)) = file.and_then(|file| Some((file.value(name)?, file))) {
+        return (Some(value.to_owned()), Source::File(file.path.clone()));
+    }
+    let default = match name {
+        SCHEMA => Some("steadfast".to_owned()),
+        COLOR => Some("auto".to_owned()),
+        OPERATOR => variable_of("USER").or_else(|| variable_of("LOGNAME")),
+        _ => None,
+    };
+    (default, Source::Default)
+}
+
+fn variable_of(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A `steadfast.toml` that was read.
+struct File {
+    path: PathBuf,
+    table: toml::Table,
+}
+
+impl File {
+    /// The nearest one: in the current directory, or in one above it.
+    fn find() -> Result<Option<Self>> {
+        let here = env::current_dir().unwrap_or_default();
+        let path = here.ancestors().map(|directory| directory.join(FILE));
+        match path.into_iter().find(|path| path.is_file()) {
+            Some(path) => Self::read(&path).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let wrong =
+            |what: String, help: String| CliError::new(Exit::Usage, format!("{}: {what}", path.display()), help);
+        let text = fs::read_to_string(path).map_err(|error| {
+            wrong(
+                "the file cannot be read".to_owned(),
+                "make it readable, or remove it".to_owned(),
+            )
+            .because(&error)
+        })?;
+        let table: toml::Table = toml::from_str(&text).map_err(|error| {
+            // Only where and why: the line itself may hold a password.
+            let line = error
+                .span()
+                .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            wrong(
+                format!("line {line} is not TOML"),
+                "write lines such as schema = \"billing\"".to_owned(),
+            )
+            .because(&error.message())
+        })?;
+        for (name, value) in &table {
+            if !NAMES.contains(&name.as_str()) {
+                return Err(wrong(format!("there is no setting {name:?}"), suggestion(name)));
+            }
+            if !value.is_str() {
+                let help = format!("write {name} = \"…\"");
+                return Err(wrong(format!("the setting {name:?} is not a text in quotes"), help));
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            table,
+        })
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        self.table.get(name).and_then(toml::Value::as_str)
+    }
+}
+
+/// What somebody may have meant, or else all there is.
+fn suggestion(name: &str) -> String {
+    match nearest(name, NAMES) {
+        Some(nearest) => format!("did you mean {nearest}?"),
+        None => format!("the settings are {}", NAMES.join(", ")),
+    }
+}
+
+/// A text that may be a URL, without the password in it.
+fn mask(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let masked = match rest.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:****@{host}"),
+            None => rest.to_owned(),
+        },
+        None => rest.to_owned(),
+    };
+    let Some((place, query)) = masked.split_once('?') else {
+        return format!("{scheme}://{masked}");
+    };
+    let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
+        Some((name, _)) if name.contains("password") => format!("{name}=****"),
+        _ => parameter.to_owned(),
+    });
+    format!("{scheme}://{place}?{}", parameters.collect::<Vec<_>>().join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_masked_wherever_a_url_may_hold_it() {
+        for (url, shown) in [
+            ("postgres://ops:secret@db/shop", "postgres://ops:****@db/shop"),
+            ("postgres://ops:s@cr:et@db/shop", "postgres://ops:****@db/shop"),
+            (
+                "postgres://db/shop?password=secret&sslmode=require",
+                "postgres://db/shop?password=****&sslmode=require",
+            ),
+            (
+                "postgres://ops:secret@db/shop?sslpassword=secret",
+                "postgres://ops:****@db/shop?sslpassword=****",
+            ),
+            ("postgres://ops@db/shop", "postgres://ops@db/shop"),
+            ("sqlite://shop.db", "sqlite://shop.db"),
+            ("billing", "billing"),
+        ] {
+            assert_eq!(mask(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_mistyped_name_finds_the_one_that_was_meant() {
+        assert_eq!(suggestion("databse-url"), "did you mean database-url?");
+        assert_eq!(suggestion("shcema"), "did you mean schema?");
+        assert_eq!(
+            suggestion("zzz"),
+            "the settings are database-url, schema, color, operator"
+        );
+    }
+}

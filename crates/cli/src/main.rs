@@ -1,0 +1,81 @@
+//! `steadfast`: what an operator has in hand. Migrate, look at keys and the audit, purge, and find out what is wrong.
+//!
+//! The way of a call: `options` reads the line, `config` adds what the environment and `steadfast.toml` say, `database`
+//! opens what the verb needs and no more, a file of the verb's name asks the library, and `output` shows the answer. No SQL
+//! is written here; it lives in the library, beside the tables.
+
+mod options;
+mod config;
+mod database;
+mod error;
+mod output;
+mod confirm;
+mod suggest;
+mod migrate;
+mod keys;
+mod purge;
+mod audit;
+mod doctor;
+mod health;
+mod explain;
+mod fingerprint;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use config::Config;
+use error::{Exit, Result};
+use options::{Cli, KeysVerb, MigrateVerb, Verb};
+use output::Output;
+
+/// What every verb gets: the settings, and where to show things.
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) output: Output,
+    /// Whether the person has said yes already.
+    pub(crate) is_confirmed: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli).await {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            error.print();
+            error.exit.into()
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<Exit> {
+    let config = Config::load(&cli.global, cli.verb.operator())?;
+    let context = Context {
+        output: Output::new(cli.global.json, config.has_color()?),
+        is_confirmed: cli.global.yes,
+        config,
+    };
+    match cli.verb {
+        Verb::Migrate { verb } => match verb {
+            MigrateVerb::Up => migrate::up(&context).await,
+            MigrateVerb::Status => migrate::status(&context).await,
+            MigrateVerb::Sql(options) => migrate::sql(&context, &options),
+        },
+        Verb::Keys { verb } => match verb {
+            KeysVerb::List(options) => keys::list(&context, options).await,
+            KeysVerb::Show(options) => keys::show(&context, &options).await,
+            KeysVerb::Forget(options) => keys::forget(&context, &options).await,
+        },
+        Verb::Purge { dry_run } => purge::run(&context, dry_run).await,
+        Verb::Audit(options) => audit::run(&context, options).await,
+        Verb::Doctor => doctor::run(&context).await,
+        Verb::Health => health::run(&context).await,
+        Verb::Explain { code } => explain::run(&context, code.as_deref()),
+        Verb::Fingerprint(options) => fingerprint::run(&context, &options),
+        Verb::Config => context.config.show(&context.output),
+        Verb::Completions { shell } => shell::completions(&context, shell),
+        Verb::Man { directory } => shell::man(&context, directory.as_deref()),
+    }
+}

@@ -1,0 +1,106 @@
+//! The tables: migrating, and what happens where they are missing, old or new.
+
+use steadfast::Steadfast;
+
+use super::{Database, Db};
+use crate::process::Call;
+
+#[tokio::test]
+async fn migrating_makes_the_tables_once_and_says_what_ran() {
+    let database = Database::fresh().await;
+    let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
+    let status = call("migrate status --json").run().await.ok();
+    assert!(
+        status.starts_with("{\"version\":1,\"name\":\"keys\",\"applied_at\":null,\"known\":true}\n"),
+        "{status}"
+    );
+    assert!(
+        call("migrate status")
+            .run()
+            .await
+            .ok()
+            .contains("1        keys   missing\n")
+    );
+    let ran = call("migrate up").run().await.ok();
+    assert_eq!(ran, "ran 1 keys\nran 2 audit\nran 3 claim\nran 4 purge\n");
+    let again = call("migrate up").run().await;
+    assert_eq!((again.exit, &*again.out), (0, ""));
+    assert_eq!(again.err, "nothing to do: the tables are up to date\n");
+    assert!(
+        Steadfast::<Db>::connect(&database.url())
+            .await
+            .unwrap()
+            .build()
+            .await
+            .is_ok()
+    );
+    let status = call("migrate status --json").run().await.ok();
+    assert!(status.lines().count() == 4 && !status.contains("null"), "{status}");
+}
+
+#[tokio::test]
+async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
+    let database = Database::fresh().await;
+    let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
+    for line in ["keys list", "audit", "purge --dry-run", "keys show ab"] {
+        let said = call(line).run().await;
+        said.refused(
+            1,
+            "error[SF301]: the tables of steadfast are missing",
+            "run `steadfast migrate up --database-url",
+        );
+    }
+    let said = call("keys list --schema billing").run().await;
+    said.refused(
+        1,
+        "error[SF301]: the tables of billing are missing",
+        "--schema billing`",
+    );
+    call("migrate up").run().await.ok();
+    let migrations = Database::table("migrations");
+    database
+        .run(&format!("DELETE FROM {migrations} WHERE version = 4"))
+        .await;
+    let said = call("keys list").run().await;
+    said.refused(
+        1,
+        "error[SF301]: the tables of steadfast have version 3, this program needs 4",
+        "run `steadfast migrate up --database-url",
+    );
+    database
+        .run(&format!("INSERT INTO {migrations} (version, name, applied_at) SELECT 99, 'later', applied_at FROM {migrations} WHERE version = 1"))
+        .await;
+    for line in ["keys list", "migrate up"] {
+        let said = call(line).run().await;
+        said.refused(
+            1,
+            "error[SF301]: the tables of steadfast have version 99, this program knows 4",
+            "run the newer version",
+        );
+    }
+    let status = call("migrate status --json").run().await.ok();
+    assert!(
+        status
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("{\"version\":99,\"name\":\"later\",\"applied_at\":\""),
+        "{status}"
+    );
+    assert!(status.ends_with("\"known\":false}\n"), "{status}");
+}
+
+#[tokio::test]
+async fn a_schema_of_ones_own_is_migrated_and_used() {
+    let database = Database::fresh().await;
+    let call = |line: &str| {
+        let call = Call::new(line).env("DATABASE_URL", &database.url());
+        call.env("STEADFAST_SCHEMA", "billing")
+    };
+    call("migrate up").run().await.ok();
+    assert_eq!(call("keys list --json").run().await.ok(), "");
+    let said = call("keys list --schema steadfast").run().await;
+    said.refused(1, "the tables of steadfast are missing", "migrate up");
+    let said = call("keys list --schema Billing").run().await;
+    said.refused(2, "error[SF303]: \"Billing\" cannot name the tables", "lower-case");
+}

@@ -1,0 +1,257 @@
+//! `#[steadfast::service] impl Orders { .. }`: commands and queries, and the face by which they are called and mounted.
+//!
+//! Parse (this file, [`handler`], [`options`], [`route`]) understands the block and collects every mistake; [`write`] puts down
+//! what a person would have written. With mistakes, what was understood is written too, so that they are all that is reported.
+
+mod handler;
+mod options;
+mod route;
+mod write;
+#[cfg(test)]
+mod tests;
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::parse::{ParseStream, Parser};
+use syn::punctuated::Punctuated;
+use syn::{
+    Attribute, Error, Ident, ImplItem, ImplItemFn, ItemImpl, LitStr, Path, Result, Token, Type, bracketed, parse_quote,
+    token,
+};
+
+use crate::database::{Database, POSTGRES, SQLITE};
+use crate::mistakes::{Mistakes, did_you_mean};
+use handler::Handler;
+use options::Kind;
+
+/// What steadfast was built with.
+#[derive(Clone, Copy)]
+struct Build {
+    databases: [Database; 2],
+    has_axum: bool,
+}
+
+const BUILD: Build = Build {
+    databases: [SQLITE, POSTGRES],
+    has_axum: cfg!(feature = "axum"),
+};
+
+pub(crate) fn expand(arguments: TokenStream, block: TokenStream) -> Result<TokenStream> {
+    let (service, mistakes) = expand_for(BUILD, arguments, block)?;
+    let mistakes = mistakes.into_compile_errors();
+    Ok(quote!(#mistakes #service))
+}
+
+/// The expansion, of all that could be understood, and what could not.
+fn expand_for(build: Build, arguments: TokenStream, block: TokenStream) -> Result<(TokenStream, Mistakes)> {
+    let block: ItemImpl = syn::parse2(block).map_err(|error| {
+        Error::new(
+            error.span(),
+            format!("SF010: `#[service]` stands on an `impl` block of a type with methods; {error}"),
+        )
+    })?;
+    let name = name_of(&block)?;
+    let mut mistakes = Mistakes::default();
+    let arguments = Arguments::parse(arguments, build, &mut mistakes);
+    let service = Service::parse(arguments, name, block, &mut mistakes);
+    service.check(build, &mut mistakes);
+    Ok((write::service(&service), mistakes))
+}
+
+/// The type the block is of, by its last name.
+fn name_of(block: &ItemImpl) -> Result<Ident> {
+    if let Some((path, _)) = &block.trait_ {
+        let message = "SF010: a service has methods of its own, not those of a trait; write `impl Orders`";
+        return Err(Error::new_spanned(path, message));
+    }
+    match &*block.self_ty {
+        Type::Path(path) if !path.path.segments.is_empty() => {
+            Ok(path.path.segments[path.path.segments.len() - 1].ident.clone())
+        }
+        other => Err(Error::new_spanned(
+            other,
+            "SF010: a service is a struct, whose fields are its dependencies; write `impl Orders`",
+        )),
+    }
+}
+
+/// What stands in `#[service(..)]`.
+struct Arguments {
+    krate: Path,
+    /// None: `Db` is what it is in scope.
+    databases: Vec<Database>,
+}
+
+impl Arguments {
+    fn parse(tokens: TokenStream, build: Build, mistakes: &mut Mistakes) -> Self {
+        let mut arguments = Self {
+            krate: parse_quote!(::steadfast),
+            databases: Vec::new(),
+        };
+        let parser = |input: ParseStream| {
+            while !input.is_empty() {
+                arguments.option(input, build)?;
+                if !input.is_empty() {
+                    input.parse::<Token![,]>()?;
+                }
+            }
+            Ok(())
+        };
+        mistakes.keep(parser.parse2(tokens));
+        arguments
+    }
+
+    fn option(&mut self, input: ParseStream, build: Build) -> Result<()> {
+        if input.peek(Token![crate]) {
+            input.parse::<Token![crate]>()?;
+            input.parse::<Token![=]>()?;
+            self.krate = input.call(Path::parse_mod_style)?;
+            return Ok(());
+        }
+        let name: Ident = input.parse()?;
+        if name != "db" {
+            let known = ["db", "crate"];
+            let message = format!(
+                "SF011: `{name}` is no option of a service{}\nknown: {}",
+                did_you_mean(&name.to_string(), &known),
+                known.join(", ")
+            );
+            return Err(Error::new(name.span(), message));
+        }
+        input.parse::<Token![=]>()?;
+        for word in databases(input)? {
+            let database = find(build, &word)?;
+            if self.databases.contains(&database) {
+                return Err(Error::new(
+                    word.span(),
+                    format!("SF011: `{word}` is named twice; once is enough"),
+                ));
+            }
+            self.databases.push(database);
+        }
+        Ok(())
+    }
+}
+
+/// `Sqlite` or `[Sqlite, Postgres]`
+fn databases(input: ParseStream) -> Result<Vec<Ident>> {
+    if !input.peek(token::Bracket) {
+        return Ok(vec![input.parse()?]);
+    }
+    let content;
+    let bracket = bracketed!(content in input);
+    let words = Punctuated::<Ident, Token![,]>::parse_terminated(&content)?;
+    if words.is_empty() {
+        return Err(Error::new(
+            bracket.span.join(),
+            "SF011: no database is named; write `db = [Sqlite, Postgres]`",
+        ));
+    }
+    Ok(words.into_iter().collect())
+}
+
+fn find(build: Build, word: &Ident) -> Result<Database> {
+    let Some(&database) = build.databases.iter().find(|database| word == database.type_name) else {
+        let message =
+            format!("SF011: `{word}` is no database of ours; write `Sqlite`, `Postgres` or `[Sqlite, Postgres]`");
+        return Err(Error::new(word.span(), message));
+    };
+    if !database.is_there {
+        return Err(feature_missing(
+            word.span(),
+            &format!("a service on `{word}`"),
+            database.word,
+        ));
+    }
+    Ok(database)
+}
+
+fn feature_missing(span: Span, what: &str, feature: &str) -> Error {
+    let message = format!(
+        "SF013: {what} needs the feature `{feature}` of steadfast; add it in Cargo.toml: steadfast = {{ .., features = [\"{feature}\", \"service\"] }}"
+    );
+    Error::new(span, message)
+}
+
+/// A block, understood.
+struct Service {
+    krate: Path,
+    databases: Vec<Database>,
+    /// `Orders`
+    name: Ident,
+    /// The block as the user wrote it, without our attributes.
+    block: ItemImpl,
+    handlers: Vec<Handler>,
+}
+
+impl Service {
+    fn parse(arguments: Arguments, name: Ident, mut block: ItemImpl, mistakes: &mut Mistakes) -> Self {
+        let Arguments { krate, databases } = arguments;
+        let mut handlers = Vec::new();
+        for item in &mut block.items {
+            if let ImplItem::Fn(method) = item
+                && let Some((kind, attribute)) = take_ours(method, mistakes)
+            {
+                handlers.extend(Handler::parse(kind, &attribute, method, &krate, mistakes));
+            }
+        }
+        Self {
+            krate,
+            databases,
+            name,
+            block,
+            handlers,
+        }
+    }
+
+    /// What no handler can know of itself.
+    fn check(&self, build: Build, mistakes: &mut Mistakes) {
+        let mut names: Vec<&LitStr> = Vec::new();
+        for Handler { options, name, .. } in &self.handlers {
+            let operation = &options.operation;
+            if names.iter().any(|other| other.value() == operation.value()) {
+                let message = format!(
+                    "SF012: another handler of this service is {:?} already, and would answer the keys of `{name}`; give it a name of its own",
+                    operation.value()
+                );
+                mistakes.at(operation, message);
+            }
+            names.push(operation);
+            if let Some(route) = options.route.as_ref().filter(|_| !build.has_axum) {
+                mistakes.push(feature_missing(route.span, "a route", "axum"));
+            }
+        }
+    }
+}
+
+/// Removes our attribute from a method, if it has one.
+fn take_ours(method: &mut ImplItemFn, mistakes: &mut Mistakes) -> Option<(Kind, Attribute)> {
+    let place = method
+        .attrs
+        .iter()
+        .position(|attribute| Kind::of(attribute).is_some())?;
+    let attribute = method.attrs.remove(place);
+    method.attrs.retain(|other| {
+        let is_ours = Kind::of(other).is_some();
+        if is_ours {
+            mistakes.at(
+                other,
+                "SF010: a method is one command or one query; remove this attribute",
+            );
+        }
+        !is_ours
+    });
+    Some((Kind::of(&attribute)?, attribute))
+}
+
+/// Whether some tokens speak of `Db`, the database that the block is written for.
+fn speaks_of_db(tokens: &impl ToTokens) -> bool {
+    fn is_there(tokens: TokenStream) -> bool {
+        tokens.into_iter().any(|token| match token {
+            proc_macro2::TokenTree::Ident(ident) => ident == "Db",
+            proc_macro2::TokenTree::Group(group) => is_there(group.stream()),
+            _ => false,
+        })
+    }
+    is_there(tokens.to_token_stream())
+}

@@ -1,0 +1,410 @@
+//! What stands in `#[command(..)]` and `#[query(..)]`.
+//!
+//! An option is parsed, checked and turned into a call of the builder that has it. One that is wrong is reported and left
+//! out, so that the rest of the service stands and nothing else is said to be wrong.
+
+use std::fmt;
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Error, Expr, Ident, LitInt, LitStr, Meta, Path, Result, Token, bracketed};
+
+use super::route::Route;
+use crate::duration;
+use crate::mistakes::{Mistakes, did_you_mean, list};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Command,
+    Query,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl Kind {
+    /// Which kind of handler an attribute makes, if any.
+    pub(super) fn of(attribute: &Attribute) -> Option<Self> {
+        let name = &attribute.path().segments.last()?.ident;
+        [Kind::Command, Kind::Query]
+            .into_iter()
+            .find(|kind| name == kind.word())
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Command => "command",
+            Kind::Query => "query",
+        }
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Kind::Command => &[
+                "route",
+                "status",
+                "location",
+                "scope",
+                "retention",
+                "conflict",
+                "mismatch",
+                "key",
+                "store_failures",
+                "time_limit",
+                "answer_limit",
+                "body_limit",
+                "authorize",
+                "fingerprint",
+            ],
+            Kind::Query => &["route", "max_age", "authorize"],
+        }
+    }
+}
+
+/// The longest retention, as the corridor has it: ten years.
+const RETENTION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// The options that only mean something over HTTP.
+const OF_HTTP: [&str; 7] = [
+    "status",
+    "location",
+    "mismatch",
+    "key",
+    "body_limit",
+    "authorize",
+    "max_age",
+];
+
+/// What an attribute says.
+pub(super) struct Options {
+    pub(super) operation: LitStr,
+    pub(super) route: Option<Route>,
+    pub(super) status: Option<LitInt>,
+    pub(super) location: Option<LitStr>,
+    /// Only a query has one.
+    pub(super) max_age: Option<Duration>,
+    /// Calls of the builders of both doors: `.retention(..)`.
+    pub(super) of_command: TokenStream,
+    /// Calls of the layer alone: `.mismatch(..)`.
+    pub(super) of_layer: TokenStream,
+    pub(super) authorize: Option<Path>,
+    /// Uses of deprecated constants, each at its place: that is how a macro can warn on stable Rust.
+    pub(super) warnings: Vec<TokenStream>,
+}
+
+impl Options {
+    /// `None`: without a name there is no handler, and that has been said.
+    pub(super) fn parse(attribute: &Attribute, kind: Kind, krate: &Path, mistakes: &mut Mistakes) -> Option<Self> {
+        let unnamed = || {
+            let message = format!(
+                "SF010: a {kind} has a name that outlives the method's, because keys belong to it; write `#[{kind}(\"orders.name\", ..)]`"
+            );
+            Error::new_spanned(attribute, message)
+        };
+        let Meta::List(arguments) = &attribute.meta else {
+            mistakes.push(unnamed());
+            return None;
+        };
+        let parser = |input: ParseStream| {
+            let operation: LitStr = input.parse().map_err(|_| unnamed())?;
+            let mut reader = Reader::new(operation, kind, krate);
+            while !input.is_empty() {
+                input.parse::<Token![,]>()?;
+                if !input.is_empty() {
+                    reader.option(input)?;
+                }
+            }
+            Ok(reader)
+        };
+        let reader = mistakes.keep(parser.parse2(arguments.tokens.clone()))?;
+        Some(reader.end(mistakes))
+    }
+}
+
+/// Reads one option after the other.
+struct Reader<'k> {
+    kind: Kind,
+    krate: &'k Path,
+    options: Options,
+    seen: Vec<Ident>,
+    mistakes: Vec<Error>,
+}
+
+impl<'k> Reader<'k> {
+    fn new(operation: LitStr, kind: Kind, krate: &'k Path) -> Self {
+        let options = Options {
+            operation,
+            route: None,
+            status: None,
+            location: None,
+            max_age: None,
+            of_command: TokenStream::new(),
+            of_layer: TokenStream::new(),
+            authorize: None,
+            warnings: Vec::new(),
+        };
+        Self {
+            kind,
+            krate,
+            options,
+            seen: Vec::new(),
+            mistakes: Vec::new(),
+        }
+    }
+
+    /// Only what cannot be read past is an `Err`.
+    fn option(&mut self, input: ParseStream) -> Result<()> {
+        let name = Ident::parse_any(input)?;
+        if !input.peek(Token![=]) {
+            let message = format!("SF011: `{name}` has no value; write `{name} = ..`");
+            return Err(Error::new(name.span(), message));
+        }
+        input.parse::<Token![=]>()?;
+        let value = Value(input.parse()?);
+        let mistake = match self.seen.contains(&name) {
+            true => Err(Error::new(
+                name.span(),
+                format!("SF011: `{name}` is there twice; once is enough"),
+            )),
+            false => self.read(&name, &value),
+        };
+        self.mistakes.extend(mistake.err());
+        self.seen.push(name);
+        Ok(())
+    }
+
+    fn read(&mut self, name: &Ident, value: &Value) -> Result<()> {
+        let krate = self.krate;
+        match (self.kind, name.to_string().as_str()) {
+            (kind, "route") => self.options.route = Some(Route::parse(&value.text()?, kind)?),
+            (_, "authorize") => self.options.authorize = Some(value.path()?),
+            (Kind::Query, "max_age") => self.options.max_age = Some(value.duration(None)?),
+            (Kind::Command, "max_age") => self.warn("SF004", name.span()),
+            (Kind::Command, "status") => self.options.status = Some(value.status()?),
+            (Kind::Command, "location") => self.options.location = Some(value.text()?),
+            (Kind::Command, "scope") => {
+                let scope = value.word(&["user", "tenant", "global"])?;
+                if scope == "Global" {
+                    self.warn("SF005", scope.span());
+                }
+                self.of_command(name, quote!(#krate::Scope::#scope));
+            }
+            (Kind::Command, "conflict") => {
+                let conflict = value.word(&["fail", "wait"])?;
+                self.of_command(name, quote!(#krate::Conflict::#conflict));
+            }
+            (Kind::Command, "store_failures") => {
+                let failures = value.failures(krate)?;
+                self.of_command(name, quote!(#krate::StoreFailures::#failures));
+            }
+            (Kind::Command, "retention") => {
+                let retention = written(value.duration(Some(RETENTION_MAX))?);
+                self.of_command(name, retention);
+            }
+            (Kind::Command, "time_limit") => {
+                let limit = written(value.duration(None)?);
+                self.of_command(name, limit);
+            }
+            (Kind::Command, "answer_limit" | "fingerprint") => self.of_command(name, value),
+            (Kind::Command, "body_limit") => self.of_layer(name, value),
+            (Kind::Command, "key") => {
+                let requirement = value.word(&["required", "optional"])?;
+                self.of_layer(name, quote!(#krate::KeyRequirement::#requirement));
+            }
+            (Kind::Command, "mismatch") => {
+                let status = value.mismatch()?;
+                self.of_layer(name, quote!(#krate::service::StatusCode::#status));
+            }
+            (kind, _) => return Err(unknown(name, kind)),
+        }
+        Ok(())
+    }
+
+    fn of_command(&mut self, name: &Ident, value: impl ToTokens) {
+        self.options.of_command.extend(quote!(.#name(#value)));
+    }
+
+    fn of_layer(&mut self, name: &Ident, value: impl ToTokens) {
+        self.options.of_layer.extend(quote!(.#name(#value)));
+    }
+
+    fn warn(&mut self, code: &str, span: Span) {
+        let (code, krate) = (Ident::new(code, span), respanned(self.krate, span));
+        self.options
+            .warnings
+            .push(quote_spanned!(span=> #krate::service::#code));
+    }
+
+    fn end(self, mistakes: &mut Mistakes) -> Options {
+        let of_http = self.seen.iter().find(|name| OF_HTTP.iter().any(|known| name == known));
+        match of_http {
+            Some(name) if !self.seen.iter().any(|name| name == "route") => mistakes.here(
+                name.span(),
+                format!(
+                    "SF010: `{name}` is about HTTP, and this {} has no route; add `route = ..` or remove it",
+                    self.kind
+                ),
+            ),
+            _ => {}
+        }
+        self.mistakes.into_iter().for_each(|mistake| mistakes.push(mistake));
+        self.options
+    }
+}
+
+fn unknown(name: &Ident, kind: Kind) -> Error {
+    let word = name.to_string();
+    let message = match kind {
+        Kind::Query if Kind::Command.options().contains(&word.as_str()) => format!(
+            "SF002: a query changes nothing and keeps no answer, so it has no `{word}`; remove it, or make this a `#[command]`"
+        ),
+        _ => format!(
+            "SF011: `{word}` is no option of a {kind}{}\nknown: {}",
+            did_you_mean(&word, kind.options()),
+            kind.options().join(", ")
+        ),
+    };
+    Error::new(name.span(), message)
+}
+
+/// What stands behind `=`.
+struct Value(Expr);
+
+impl ToTokens for Value {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        self.0.to_tokens(tokens);
+    }
+}
+
+impl Value {
+    fn refuse(&self, message: impl Into<String>) -> Error {
+        Error::new_spanned(self, message.into())
+    }
+
+    /// Reads the value again, as something else than an expression.
+    fn parse<T: syn::parse::Parse>(&self, wanted: &str) -> Result<T> {
+        syn::parse2(self.to_token_stream()).map_err(|_| self.refuse(format!("SF011: this is not {wanted}")))
+    }
+
+    fn text(&self) -> Result<LitStr> {
+        self.parse("text; write it in quotes")
+    }
+
+    fn path(&self) -> Result<Path> {
+        self.parse("the path of a function; write `authorize = may_order` for an `async fn may_order(parts: Parts) -> Result<(), ..>`")
+    }
+
+    /// One of these words, as the variant that it names.
+    fn word(&self, known: &[&str]) -> Result<Ident> {
+        let word: Option<Ident> = syn::parse2(self.to_token_stream()).ok();
+        match word {
+            Some(word) => variant(&word, known),
+            None => Err(self.refuse(format!(
+                "SF011: this is not one of the words that are known here; write {}",
+                list(known)
+            ))),
+        }
+    }
+
+    fn failures(&self, krate: &Path) -> Result<TokenStream> {
+        let Expr::Array(_) = &self.0 else {
+            return Ok(self.word(&["none", "definitive"])?.into_token_stream());
+        };
+        let known = ["validation", "business_rule", "not_found", "forbidden"];
+        let words = bracketed_words.parse2(self.to_token_stream())?;
+        let classes = words
+            .iter()
+            .map(|word| variant(word, &known))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(quote!(Classes(::std::vec![#(#krate::FailureClass::#classes),*])))
+    }
+
+    fn duration(&self, max: Option<Duration>) -> Result<Duration> {
+        let refuse = |message: String| Err(self.refuse(message));
+        let Ok(text) = syn::parse2::<LitStr>(self.to_token_stream()) else {
+            return refuse("SF003: a duration is text; write \"500ms\", \"30s\", \"5m\", \"24h\" or \"7d\"".into());
+        };
+        let value = text.value();
+        match duration::read(&value) {
+            None => refuse(format!(
+                "SF003: {value:?} is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d"
+            )),
+            Some(duration) if duration.is_zero() => refuse(format!(
+                "SF003: {value:?} is no time at all; write a duration of more than nothing"
+            )),
+            Some(duration) if max.is_some_and(|max| duration > max) => refuse(format!(
+                "SF003: {value:?} is more than ten years; write less, and keep what must stay longer in a table of yours"
+            )),
+            Some(duration) => Ok(duration),
+        }
+    }
+
+    fn status(&self) -> Result<LitInt> {
+        let status: Option<LitInt> = syn::parse2(self.to_token_stream()).ok();
+        let is_success = |status: &LitInt| {
+            status
+                .base10_parse()
+                .is_ok_and(|status: u16| (200..300).contains(&status))
+        };
+        status
+            .filter(is_success)
+            .ok_or_else(|| self.refuse("SF011: a command that succeeds answers with 200 to 299; write `status = 201`"))
+    }
+
+    fn mismatch(&self) -> Result<Ident> {
+        match self.to_token_stream().to_string().as_str() {
+            "409" => Ok(format_ident!("CONFLICT")),
+            "422" => Ok(format_ident!("UNPROCESSABLE_ENTITY")),
+            _ => Err(self.refuse(
+                "SF011: a key that was used for another request is refused with 422 or 409; write one of them",
+            )),
+        }
+    }
+}
+
+/// `[validation, not_found]`
+fn bracketed_words(input: ParseStream) -> Result<Vec<Ident>> {
+    let content;
+    bracketed!(content in input);
+    let words = Punctuated::<Ident, Token![,]>::parse_terminated(&content)?;
+    Ok(words.into_iter().collect())
+}
+
+/// `business_rule` as `BusinessRule`, if it is known.
+fn variant(word: &Ident, known: &[&str]) -> Result<Ident> {
+    let text = word.to_string();
+    if !known.contains(&text.as_str()) {
+        let message = format!(
+            "SF011: `{text}` is not known here; write {}{}",
+            list(known),
+            did_you_mean(&text, known)
+        );
+        return Err(Error::new(word.span(), message));
+    }
+    let capitalised = |part: &str| part[..1].to_uppercase() + &part[1..];
+    let name: String = text.split('_').map(capitalised).collect();
+    Ok(Ident::new(&name, word.span()))
+}
+
+pub(super) fn written(duration: Duration) -> TokenStream {
+    let millis = duration.as_millis() as u64;
+    quote!(::core::time::Duration::from_millis(#millis))
+}
+
+/// The path as if it stood at this place, so that a warning about it points there.
+fn respanned(path: &Path, span: Span) -> TokenStream {
+    path.to_token_stream()
+        .into_iter()
+        .map(|mut token| {
+            token.set_span(span);
+            token
+        })
+        .collect()
+}

@@ -1,0 +1,383 @@
+//! What is written for a block, and what is said of a wrong one, on tokens. Warnings, and what only the compiler can find
+//! in what was written, are in `crates/steadfast/tests/ui`.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+const ALL: Build = Build {
+    databases: [
+        Database {
+            is_there: true,
+            ..SQLITE
+        },
+        Database {
+            is_there: true,
+            ..POSTGRES
+        },
+    ],
+    has_axum: true,
+};
+
+fn expanded(build: Build, arguments: &str, block: &str) -> (TokenStream, Vec<(String, String)>) {
+    let parse = |text: &str| text.parse().expect("tokens");
+    let said = |error: Error| {
+        let each = error.into_iter();
+        each.map(|error| (error.to_string(), error.span().source_text().unwrap_or_default()))
+            .collect()
+    };
+    match expand_for(build, parse(arguments), parse(block)) {
+        Ok((written, mistakes)) => (written, mistakes.into_error().map(said).unwrap_or_default()),
+        Err(error) => (TokenStream::new(), said(error)),
+    }
+}
+
+/// What is said of a method with this attribute and these arguments and answer, and the text it points at.
+fn said_of(method: &str) -> Vec<(String, String)> {
+    expanded(ALL, "db = Sqlite", &format!("impl Orders {{ {method} }}")).1
+}
+
+/// As a person would see it in their editor.
+fn formatted(tokens: &TokenStream) -> String {
+    let mut rustfmt = Command::new("rustfmt")
+        .args(["--edition", "2024", "--config", "max_width=120"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("rustfmt is a part of the toolchain");
+    let mut stdin = rustfmt.stdin.take().expect("it is piped");
+    stdin.write_all(tokens.to_string().as_bytes()).expect("rustfmt reads");
+    drop(stdin);
+    let output = rustfmt.wait_with_output().expect("rustfmt ends");
+    assert!(output.status.success(), "what is written is not Rust: {tokens}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+const SMALL: &str = r#"
+impl Orders {
+    /// Places an order.
+    #[command("orders.place", route = "POST /orders", status = 201, location = "/orders/{id}", retention = "48h")]
+    pub async fn place(&self, tx: &mut Tx<Db>, owner: &Owner, order: PlaceOrder) -> Result<Order, OrderError> {
+        self.check(&order)?;
+        Ok(insert(tx.db(), owner, order).await?)
+    }
+
+    #[query("orders.show", route = "GET /orders/{id}", max_age = "60s")]
+    pub async fn show(&self, db: &Pool<Db>, id: i64) -> Result<Order, OrderError> {
+        Ok(select(db, id).await?)
+    }
+
+    fn check(&self, order: &PlaceOrder) -> Result<(), OrderError> {
+        order.is_possible()
+    }
+}
+"#;
+
+/// `UPDATE_SNAPSHOTS=1 cargo test -p steadfast-macros` writes them anew.
+fn assert_snapshot(name: &str, arguments: &str) {
+    let (written, mistakes) = expanded(ALL, arguments, SMALL);
+    assert_eq!(mistakes, []);
+    let file = format!("{}/snapshots/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+    let written = formatted(&written);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&file, &written).expect("the snapshot is written");
+    }
+    assert_eq!(written, std::fs::read_to_string(&file).unwrap_or_default(), "{file}");
+}
+
+#[test]
+fn a_small_service_on_one_database_is_written_as_a_person_would() {
+    assert_snapshot("one_database", "db = Sqlite");
+}
+
+#[test]
+fn a_small_service_on_two_databases_has_its_handlers_twice_and_the_rest_once() {
+    assert_snapshot("two_databases", "db = [Sqlite, Postgres]");
+}
+
+#[test]
+fn a_handler_of_the_wrong_shape_is_told_why_and_what_to_write() {
+    let tx = "tx: &mut Tx<Db>";
+    for (method, points_at, says) in [
+        (
+            format!("#[command] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "#[command]",
+            "SF010: a command has a name that outlives the method's, because keys belong to it; write `#[command(\"orders.name\", ..)]`",
+        ),
+        (
+            format!("#[command(\"o\")] fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "fn",
+            "SF010: `a` waits for the database, so it is async; write `async fn`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a({tx}) -> Result<(), E> {{}}"),
+            "tx: &mut Tx<Db>",
+            "SF010: `a` has its dependencies from the service, which others use too; write `&self` first",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&mut self, {tx}) -> Result<(), E> {{}}"),
+            "&mut self",
+            "SF010: `a` has its dependencies from the service, which others use too; write `&self` first",
+        ),
+        (
+            "#[command(\"o\")] async fn a(&self, db: &Pool<Db>) -> Result<(), E> {}".to_owned(),
+            "db: &Pool<Db>",
+            "SF010: what `a` writes commits with its key, so its first argument is the transaction; write `tx: &mut Tx<Db>` after `&self`",
+        ),
+        (
+            format!("#[query(\"o\")] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "tx: &mut Tx<Db>",
+            "SF010: `a` reads outside a transaction, on the pool; write `db: &Pool<Db>` after `&self`",
+        ),
+        (
+            "#[query(\"o\")] async fn a(&self) -> Result<(), E> {}".to_owned(),
+            "(&self)",
+            "SF010: `a` reads outside a transaction, on the pool; write `db: &Pool<Db>` after `&self`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a<T>(&self, {tx}, t: T) -> Result<(), E> {{}}"),
+            "<T>",
+            "SF010: nobody could say what `a` is generic over, since it is called by name; write concrete types, or put the \
+             parameter on the `impl`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, t: impl T) -> Result<(), E> {{}}"),
+            "impl T",
+            "SF010: an argument of a handler is read from JSON into a type that must be known; write a concrete one",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, (b, c): T) -> Result<(), E> {{}}"),
+            "(b, c)",
+            "SF010: an argument of a handler has a plain name, by which it is given and found; write `name: Type`",
+        ),
+        (
+            format!("#[command(\"o\")] #[query(\"p\")] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "#[query(\"p\")]",
+            "SF010: a method is one command or one query; remove this attribute",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, b: &Owner, c: &Owner) -> Result<(), E> {{}}"),
+            "c",
+            "SF010: `b` is the owner already; remove `c`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, b: B, c: C) -> Result<(), E> {{}}"),
+            "c",
+            "SF010: `b` is the input already, and there is one; put `b` and `c` into one struct",
+        ),
+        (
+            format!(
+                "#[command(\"o\", route = \"PUT /{{id}}\")] async fn a(&self, {tx}, id: I, b: B, c: C) -> Result<(), E> {{}}"
+            ),
+            "c",
+            "SF010: `b` is the body already, and `c` is no parameter of \"/{id}\"; put both into one struct, or `{c}` into the path",
+        ),
+        (
+            format!("#[command(\"o\", route = \"PUT /{{id}}\")] async fn a(&self, {tx}, b: B) -> Result<(), E> {{}}"),
+            "\"PUT /{id}\"",
+            "SF010: nobody takes `{id}` of this route; add an argument `id: ..`, or remove it from the path",
+        ),
+        (
+            format!("#[command(\"o\", status = 201)] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "status",
+            "SF010: `status` is about HTTP, and this command has no route; add `route = ..` or remove it",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}) {{}}"),
+            "a",
+            "SF001: whether `a` is committed is decided by `Ok` or `Err`, and it does not return a `Result`; write `-> Result<T, E>`",
+        ),
+        (
+            "#[query(\"o\")] async fn a(&self, db: &Pool<Db>) -> u64 {}".to_owned(),
+            "u64",
+            "SF001: `a` asks a database, which can fail, and does not return a `Result`; write `-> Result<T, E>`",
+        ),
+    ] {
+        assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");
+    }
+}
+
+#[test]
+fn an_option_that_is_wrong_is_told_why_and_what_to_write() {
+    for (options, points_at, says) in [
+        (
+            "retention = \"2 days\"",
+            "\"2 days\"",
+            "SF003: \"2 days\" is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d",
+        ),
+        (
+            "time_limit = \"0s\"",
+            "\"0s\"",
+            "SF003: \"0s\" is no time at all; write a duration of more than nothing",
+        ),
+        (
+            "retention = \"4000d\"",
+            "\"4000d\"",
+            "SF003: \"4000d\" is more than ten years; write less, and keep what must stay longer in a table of yours",
+        ),
+        (
+            "time_limit = 30",
+            "30",
+            "SF003: a duration is text; write \"500ms\", \"30s\", \"5m\", \"24h\" or \"7d\"",
+        ),
+        (
+            "route = \"GET /orders\"",
+            "\"GET /orders\"",
+            "SF002: GET changes nothing and has no key, so nothing would protect this command; write `POST`, `PUT`, `PATCH` or \
+             `DELETE`, or make it a `#[query]`",
+        ),
+        (
+            "retenion = \"24h\"",
+            "retenion",
+            "SF011: `retenion` is no option of a command; did you mean `retention`?\nknown: route, status, location, scope, \
+             retention, conflict, mismatch, key, store_failures, time_limit, answer_limit, body_limit, authorize, fingerprint",
+        ),
+        (
+            "scope = users",
+            "users",
+            "SF011: `users` is not known here; write `user`, `tenant` or `global`; did you mean `user`?",
+        ),
+        (
+            "conflict = \"wait\"",
+            "\"wait\"",
+            "SF011: this is not one of the words that are known here; write `fail` or `wait`",
+        ),
+        (
+            "store_failures = [not_fund]",
+            "not_fund",
+            "SF011: `not_fund` is not known here; write `validation`, `business_rule`, `not_found` or `forbidden`; \
+             did you mean `not_found`?",
+        ),
+        (
+            "route = \"PUT /\", status = 404",
+            "404",
+            "SF011: a command that succeeds answers with 200 to 299; write `status = 201`",
+        ),
+        (
+            "route = \"PUT /\", mismatch = 500",
+            "500",
+            "SF011: a key that was used for another request is refused with 422 or 409; write one of them",
+        ),
+        (
+            "scope = user, scope = tenant",
+            "scope",
+            "SF011: `scope` is there twice; once is enough",
+        ),
+        ("scope", "scope", "SF011: `scope` has no value; write `scope = ..`"),
+    ] {
+        let method = format!("#[command(\"o\", {options})] async fn a(&self, tx: &mut Tx<Db>) -> Result<(), E> {{}}");
+        assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");
+    }
+    let query = "#[query(\"o\", retention = \"24h\")] async fn a(&self, db: &Pool<Db>) -> Result<(), E> {}";
+    let says = "SF002: a query changes nothing and keeps no answer, so it has no `retention`; remove it, or make this a `#[command]`";
+    assert_eq!(said_of(query), [(says.to_owned(), "retention".to_owned())]);
+}
+
+#[test]
+fn all_mistakes_of_a_block_are_said_at_once_and_what_is_right_is_written() {
+    let block = r#"impl Orders {
+        #[command("orders.a", retention = "soon", scope = galaxy)]
+        async fn a(&self, tx: &mut Tx<Db>) -> Result<(), E> {}
+        #[command("orders.b")]
+        fn b(&self, tx: &mut Tx<Db>) -> Result<(), E> {}
+        #[command("orders.a")]
+        async fn c(&self, tx: &mut Tx<Db>) -> Result<(), E> {}
+    }"#;
+    let (written, mistakes) = expanded(ALL, "db = Sqlite", block);
+    let codes: Vec<_> = mistakes
+        .iter()
+        .map(|(message, at)| (&message[..5], at.as_str()))
+        .collect();
+    assert_eq!(
+        codes,
+        [
+            ("SF003", "\"soon\""),
+            ("SF011", "galaxy"),
+            ("SF010", "fn"),
+            ("SF012", "\"orders.a\"")
+        ]
+    );
+    let written = written.to_string();
+    assert!(
+        written.contains("struct OrdersService") && written.contains("async fn a (& self , owner"),
+        "{written}"
+    );
+    assert!(!written.contains("# [command"), "{written}");
+}
+
+#[test]
+fn a_block_that_is_no_service_is_told_what_is() {
+    for (arguments, block, points_at, says) in [
+        (
+            "",
+            "impl Trait for Orders {}",
+            "Trait",
+            "SF010: a service has methods of its own",
+        ),
+        ("", "impl &Orders {}", "&Orders", "SF010: a service is a struct"),
+        (
+            "",
+            "struct Orders;",
+            "struct",
+            "SF010: `#[service]` stands on an `impl` block",
+        ),
+        (
+            "db = Mysql",
+            "impl Orders {}",
+            "Mysql",
+            "SF011: `Mysql` is no database of ours; write `Sqlite`, `Postgres` or `[Sqlite, Postgres]`",
+        ),
+        (
+            "db = [Sqlite, Sqlite]",
+            "impl Orders {}",
+            "Sqlite",
+            "SF011: `Sqlite` is named twice",
+        ),
+        ("db = []", "impl Orders {}", "[]", "SF011: no database is named"),
+        (
+            "database = Sqlite",
+            "impl Orders {}",
+            "database",
+            "SF011: `database` is no option of a service",
+        ),
+    ] {
+        let (_, mistakes) = expanded(ALL, arguments, block);
+        let [(message, at)] = mistakes.as_slice() else {
+            panic!("{arguments} {block}: {mistakes:?}");
+        };
+        assert!(message.starts_with(says), "{message}");
+        assert_eq!(at, points_at, "{message}");
+    }
+}
+
+#[test]
+fn what_steadfast_was_built_without_is_named_with_its_feature() {
+    let build = Build {
+        databases: [
+            ALL.databases[0],
+            Database {
+                is_there: false,
+                ..POSTGRES
+            },
+        ],
+        has_axum: false,
+    };
+    let block = r#"impl Orders {
+        #[command("orders.a", route = "POST /orders")]
+        async fn a(&self, tx: &mut Tx<Db>) -> Result<(), E> {}
+    }"#;
+    let (_, mistakes) = expanded(build, "db = Postgres", block);
+    let features: Vec<_> = mistakes
+        .iter()
+        .map(|(message, at)| (message.split('"').nth(1), at.as_str()))
+        .collect();
+    assert_eq!(
+        features,
+        [(Some("postgres"), "Postgres"), (Some("axum"), "\"POST /orders\"")]
+    );
+    assert!(
+        mistakes.iter().all(|(message, _)| message.starts_with("SF013: ")),
+        "{mistakes:?}"
+    );
+}

@@ -1,0 +1,61 @@
+//! What [`#[steadfast::service]`](macro@crate::service) writes calls of, and what you call where you write it by hand.
+//!
+//! A command in plain Rust is [`Steadfast::command`]; over HTTP it is [`Steadfast::idempotent`] around a handler that takes
+//! a [`CmdTx`](crate::CmdTx). This module adds what is left: [`Call`] reads a request into arguments, [`Answer`] makes a
+//! response of what came out, and [`register`] sees that an operation means one thing.
+
+use crate::error::{Code, Error, Result};
+use crate::failure::Failure;
+use crate::steadfast::Steadfast;
+use crate::store::Database;
+
+#[cfg(feature = "axum")]
+pub use crate::transport::service::{Answer, Call, command, query, segment};
+#[cfg(feature = "axum")]
+pub use axum::{Router, routing::MethodFilter};
+#[cfg(feature = "axum")]
+pub use http::StatusCode;
+
+/// What is said where a command is also cacheable.
+#[deprecated(
+    note = "SF004: a cache would answer instead of the command, without looking at its key, so `max_age` has no effect here; remove it, or make this a `#[query]`"
+)]
+#[doc(hidden)]
+pub const SF004: () = ();
+
+/// What is said where a scope is global.
+#[deprecated(
+    note = "SF005: under a global scope whoever guesses a key gets the answer stored under it; write `scope = user` or `scope = tenant`, or `#[allow(deprecated)]` if all callers are one party"
+)]
+#[doc(hidden)]
+pub const SF005: () = ();
+
+/// Takes the names of a service's operations on this database. Taking them again for the same service is fine.
+///
+/// # Panics
+/// With SF302 if another service has one of them: the keys of the one would be answered by the other. It is a mistake of the
+/// program, found when it starts, as two handlers on one route are.
+pub fn register<Db: Database>(sf: &Steadfast<Db>, service: &'static str, operations: &[&'static str]) {
+    for operation in operations {
+        if let Some(other) = sf.operations().take(operation, service) {
+            let error = Error::new(
+                Code::OperationTaken,
+                format!("{service} and {other} both have the operation {operation:?}; give one of them another name"),
+            );
+            panic!("{error:?}");
+        }
+    }
+}
+
+/// What a handler failed with, as the error a caller gets.
+pub fn failed(failure: impl Into<Failure>) -> Error {
+    Error::failed(failure.into(), false)
+}
+
+/// What a query ended with, as the result a caller gets.
+///
+/// # Errors
+/// [`Code::HandlerFailed`] with the handler's failure.
+pub fn answered<T, E: Into<Failure>>(ended: Result<T, E>) -> Result<T> {
+    ended.map_err(failed)
+}

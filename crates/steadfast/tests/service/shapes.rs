@@ -1,0 +1,312 @@
+//! Every shape of block that a user may write. Most of it is proved by being compiled.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+use steadfast::sqlx::{self, Pool, Postgres, Sqlite};
+use steadfast::{Database, Failure, FailureClass, FingerprintPolicy, Owner, Steadfast, Tx};
+
+/// A crate by another name.
+mod renamed {
+    pub(crate) use steadfast as reliable;
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Order {
+    id: i64,
+    sku: String,
+}
+
+async fn insert<Db: Database>(tx: &mut Tx<Db>, sku: &str) -> Result<Order, Failure>
+where
+    for<'q> &'q mut Db::Connection: sqlx::Executor<'q, Database = Db>,
+    for<'q> <Db as sqlx::Database>::Arguments: sqlx::IntoArguments<Db>,
+    for<'q> &'q str: sqlx::Encode<'q, Db> + sqlx::Type<Db>,
+    for<'r> i64: sqlx::Decode<'r, Db> + sqlx::Type<Db>,
+    usize: sqlx::ColumnIndex<Db::Row>,
+{
+    let id = sqlx::query_scalar("INSERT INTO orders (sku) VALUES ($1) RETURNING id")
+        .bind(sku)
+        .fetch_one(tx.db())
+        .await?;
+    Ok(Order {
+        id,
+        sku: sku.to_owned(),
+    })
+}
+
+async fn open() -> (Steadfast<Sqlite>, Owner) {
+    let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await.unwrap();
+    let create = "CREATE TABLE orders (id INTEGER PRIMARY KEY, sku TEXT NOT NULL)";
+    sqlx::query(create).execute(sf.pool()).await.unwrap();
+    (sf, Owner::new("tenant-1", "user-a"))
+}
+
+/// What only reads its own fields; the two databases have one body.
+struct Both {
+    prefix: &'static str,
+}
+
+#[steadfast::service(db = [Sqlite, Postgres])]
+impl Both {
+    const LIMIT: usize = 10;
+
+    #[command("both.place", retention = "48h", conflict = wait)]
+    async fn place(&self, tx: &mut Tx<Db>, mut sku: String) -> Result<Order, Failure> {
+        sku.truncate(Self::LIMIT);
+        self.write(tx, &sku).await
+    }
+
+    #[command("both.count_up", key = required, route = "POST /both/{by}")]
+    async fn count_up(&self, tx: &mut Tx<Db>, owner: &Owner, by: u8) -> Result<String, Failure> {
+        self.place(tx, format!("{}{by}", owner.user()))
+            .await
+            .map(|order| order.sku)
+    }
+
+    #[query("both.list")]
+    async fn list(&self, db: &Pool<Db>) -> Result<Vec<String>, sqlx::Error> {
+        sqlx::query_scalar("SELECT sku FROM orders ORDER BY id")
+            .fetch_all(db)
+            .await
+    }
+
+    /// It speaks of `Db`, so it is there once for each.
+    async fn write(&self, tx: &mut Tx<Db>, sku: &str) -> Result<Order, Failure> {
+        insert(tx, &self.prefixed(sku)).await
+    }
+
+    fn prefixed(&self, sku: &str) -> String {
+        format!("{}{sku}", self.prefix)
+    }
+}
+
+#[tokio::test]
+async fn one_body_serves_two_databases() {
+    let (sf, owner) = open().await;
+    let both = Both { prefix: "sku-" }.on(&sf);
+    let first = both.place(&owner, "k", "a very long name".into()).await.unwrap();
+    let again = both.place(&owner, "k", "a very long name".into()).await.unwrap();
+    assert_eq!(first.value.sku, "sku-a very lon");
+    assert!(!first.replayed && again.replayed);
+    assert_eq!(both.count_up(&owner, "k", 7).await.unwrap().value, "sku-user-a7");
+    assert_eq!(both.list().await.unwrap(), ["sku-a very lon", "sku-user-a7"]);
+}
+
+/// Compiled is enough: a future that could not move between threads would be refused here.
+#[test]
+fn the_futures_of_a_service_can_move_between_threads_on_both_databases() {
+    fn is_send<T: Send>(_: impl FnOnce() -> T) {}
+    fn on_sqlite(both: &BothService<Sqlite>, owner: &Owner) {
+        is_send(|| both.place(owner, "k", String::new()));
+        is_send(|| both.count_up(owner, "k", 1));
+        is_send(|| both.list());
+    }
+    fn on_postgres(both: &BothService<Postgres>, owner: &Owner) {
+        is_send(|| both.place(owner, "k", String::new()));
+        is_send(|| both.count_up(owner, "k", 1));
+        is_send(|| both.list());
+    }
+    let _ = (on_sqlite as fn(&_, &_), on_postgres as fn(&_, &_));
+}
+
+/// A parameter of the block, with a bound and a `where`, and a crate by another name.
+struct Generic<M, const N: usize> {
+    mark: M,
+}
+
+#[renamed::reliable::service(db = Sqlite, crate = renamed::reliable)]
+impl<M, const N: usize> Generic<M, N>
+where
+    M: Display + Send + Sync,
+{
+    #[command("generic.place")]
+    async fn place(&self, tx: &mut Tx<Db>, sku: &str) -> Result<Order, Failure> {
+        insert(tx, &format!("{}{sku}{N}", self.mark)).await
+    }
+}
+
+/// The same on two, with a lifetime.
+struct Borrowed<'m, M> {
+    mark: &'m M,
+}
+
+#[steadfast::service(db = [Sqlite, Postgres])]
+impl<'m, M: Display + Sync> Borrowed<'m, M> {
+    #[command("borrowed.place")]
+    async fn place(&self, tx: &mut Tx<Db>, sku: &str) -> Result<Order, Failure> {
+        insert(tx, &format!("{}{sku}", self.mark)).await
+    }
+}
+
+#[tokio::test]
+async fn a_service_may_be_generic_and_borrow() {
+    let (sf, owner) = open().await;
+    let generic = Generic::<_, 3> { mark: 'x' }.on(&sf);
+    assert_eq!(generic.place(&owner, "k", "tea").await.unwrap().value.sku, "xtea3");
+    let mark = String::from("y");
+    let borrowed = Borrowed { mark: &mark }.on(&sf);
+    assert_eq!(
+        borrowed.clone().place(&owner, "k", "tea").await.unwrap().value.sku,
+        "ytea"
+    );
+}
+
+/// Names in other languages, raw ones, and those that the macro uses itself.
+struct Bestellungen;
+
+type Db = Sqlite;
+
+#[steadfast::service]
+impl Bestellungen {
+    #[command("bestellungen.größe", route = "PUT /größen/{type}/{größe}")]
+    async fn größe(&self, tx: &mut Tx<Db>, r#type: String, größe: u8) -> Result<Order, Failure> {
+        insert(tx, &format!("{type}{größe}")).await
+    }
+
+    #[command("bestellungen.move")]
+    async fn r#move(&self, tx: &mut Tx<Db>, key: String) -> Result<(), Failure> {
+        insert(tx, &key).await.map(drop)
+    }
+
+    #[query("bestellungen.names", route = "GET /names/{service}/{answer}")]
+    async fn names(&self, _: &Pool<Db>, call: Names, service: u8, answer: u8) -> Result<u8, Failure> {
+        Ok(call.sf + service + answer)
+    }
+}
+
+#[derive(Deserialize)]
+struct Names {
+    sf: u8,
+}
+
+#[tokio::test]
+async fn names_may_be_raw_foreign_or_those_of_the_macro() {
+    let (sf, owner) = open().await;
+    let orders = Bestellungen.on(&sf);
+    assert_eq!(orders.größe(&owner, "k", "t".into(), 4).await.unwrap().value.sku, "t4");
+    orders.r#move(&owner, "k", "key".into()).await.unwrap();
+    assert_eq!(orders.names(Names { sf: 1 }, 2, 3).await.unwrap(), 6);
+    let _: axum::Router = orders.routes();
+}
+
+/// Attributes stay with what they are about.
+struct Attributed;
+
+#[allow(clippy::unused_async)]
+#[steadfast::service(db = [Sqlite, Postgres])]
+impl Attributed {
+    /// It is there.
+    #[command("attributed.there", route = "POST /there")]
+    #[tracing::instrument(skip_all)]
+    #[allow(non_snake_case)]
+    async fn there(&self, _: &mut Tx<Db>) -> Result<u8, Failure> {
+        let Shouting = 1;
+        Ok(Shouting)
+    }
+
+    #[cfg(any())]
+    #[command("attributed.gone", route = "POST /gone")]
+    async fn gone(&self, tx: &mut NoSuchType, input: NorThis) -> Result<u8, Failure> {}
+
+    /// One party: this warning is not wanted.
+    #[allow(deprecated)]
+    #[command("attributed.global", scope = global)]
+    async fn global(&self, _: &mut Tx<Db>) -> Result<u8, Failure> {
+        Ok(2)
+    }
+}
+
+#[tokio::test]
+async fn what_is_configured_out_is_not_there_and_the_rest_is() {
+    let (sf, owner) = open().await;
+    let attributed = Attributed.on(&sf);
+    assert_eq!(attributed.there(&owner, "k").await.unwrap().value, 1);
+    assert_eq!(attributed.global(&owner, "k").await.unwrap().value, 2);
+    let _: axum::Router = attributed.routes();
+}
+
+/// An error of the user's own, which says what kind of failure it is.
+enum OutOf {
+    Stock,
+}
+
+impl From<OutOf> for Failure {
+    fn from(OutOf::Stock: OutOf) -> Self {
+        Failure::definitive(FailureClass::BusinessRule, "out_of_stock", "nothing is left")
+    }
+}
+
+/// Every option at once.
+struct Options;
+
+#[steadfast::service(db = Sqlite)]
+impl Options {
+    #[command(
+        "options.all",
+        route = "PATCH /options/{id}",
+        status = 202,
+        location = "/options/{id}/{sku}",
+        scope = tenant,
+        retention = "7d",
+        conflict = fail,
+        mismatch = 409,
+        key = optional,
+        store_failures = [business_rule, not_found],
+        time_limit = "500ms",
+        answer_limit = 64 * 1024,
+        body_limit = BODY_LIMIT,
+        authorize = anybody,
+        fingerprint = FingerprintPolicy::fields(["sku"]),
+    )]
+    async fn all(&self, _: &mut Tx<Db>, id: i64, input: &Order) -> Result<Order, OutOf> {
+        match id {
+            0 => Err(OutOf::Stock),
+            id => Ok(Order { id, ..input.clone() }),
+        }
+    }
+}
+
+const BODY_LIMIT: usize = 100;
+
+async fn anybody(_: http::request::Parts) -> Result<(), Failure> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_option_is_taken_and_an_error_is_a_failure() {
+    let (sf, owner) = open().await;
+    let options = Options.on(&sf);
+    let input = Order {
+        id: 0,
+        sku: "tea".into(),
+    };
+    assert_eq!(options.all(&owner, "k", 5, &input).await.unwrap().value.id, 5);
+    let error = options.all(&owner, "k2", 0, &input).await.unwrap_err();
+    assert_eq!(error.failure().unwrap().code(), "out_of_stock");
+    assert!(options.all(&owner, "k2", 0, &input).await.unwrap_err().is_replayed());
+    let _: axum::Router = options.routes();
+}
+
+mod elsewhere {
+    pub(super) struct Other;
+
+    #[steadfast::service(db = Sqlite)]
+    impl Other {
+        #[command("both.place")]
+        pub(super) async fn place(&self, _: &mut steadfast::Tx<Db>) -> Result<(), steadfast::Failure> {
+            Ok(())
+        }
+    }
+}
+
+#[tokio::test]
+#[should_panic(
+    expected = "error[SF302]: service::shapes::elsewhere::Other and service::shapes::Both both have the operation \"both.place\""
+)]
+async fn two_services_with_one_operation_on_one_database_are_refused_by_name() {
+    let (sf, owner) = open().await;
+    let _first = Both { prefix: "" }.on(&sf);
+    let _same = Both { prefix: "" }.on(&sf);
+    let _other = elsewhere::Other.on(&sf).place(&owner, "k").await;
+}
