@@ -304,8 +304,9 @@ impl<Db: Database> Steadfast<Db> {
 
     /// Begins a transaction, and claims a key in it if there is one.
     pub(crate) async fn begin(&self, begin: Begin) -> Result<Begun<Tx<Db>>> {
+        let key = begin.key.clone();
         Ok(match self.ask("begin and claim").begin(begin).await? {
-            Begun::Ours(held) => Begun::Ours(Tx::new(self.clone(), held)),
+            Begun::Ours(held) => Begun::Ours(Tx::new(self.clone(), key, held)),
             Begun::Ended(record) => Begun::Ended(record),
             Begun::InFlight => Begun::InFlight,
         })

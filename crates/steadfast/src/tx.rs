@@ -24,6 +24,7 @@ const ROLLBACK_LIMIT: Duration = Duration::from_secs(1);
 /// that went away, is rolled back, before anybody else gets its connection.
 pub struct Tx<Db: Database> {
     steadfast: Steadfast<Db>,
+    key: Option<Key>,
     /// `None` only while it is dropped.
     held: Option<<Db::Store as Store<Db>>::Held>,
     /// When the transaction began, once somebody has asked.
@@ -37,9 +38,10 @@ pub struct Tx<Db: Database> {
 }
 
 impl<Db: Database> Tx<Db> {
-    pub(crate) fn new(steadfast: Steadfast<Db>, held: <Db::Store as Store<Db>>::Held) -> Self {
+    pub(crate) fn new(steadfast: Steadfast<Db>, key: Option<Key>, held: <Db::Store as Store<Db>>::Held) -> Self {
         Self {
             steadfast,
+            key,
             held: Some(held),
             began: None,
             is_ended: false,
@@ -51,6 +53,11 @@ impl<Db: Database> Tx<Db> {
     /// The sqlx connection, inside the transaction. Queries run on it; a nested `begin` is a savepoint.
     pub fn db(&mut self) -> &mut Db::Connection {
         self.ask("tx.db()")
+    }
+
+    /// The key of the command that runs in this transaction; `None` if there is none, as in [`Steadfast::transact`].
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     /// The connection for a statement of this name: tests may crash before it.

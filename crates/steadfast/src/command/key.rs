@@ -5,6 +5,7 @@
 //! module on the way is [`fingerprint`](super::fingerprint): the same key for another meaning.
 
 use std::fmt;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -82,15 +83,15 @@ impl Scope {
     }
 }
 
-/// The identity of one command: what the unique constraint is about.
+/// The identity of one command: what the unique constraint is about. A clone shares its texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     pub(crate) hash: KeyHash,
     pub(crate) scope: Scope,
-    pub(crate) tenant: String,
-    pub(crate) user: String,
-    pub(crate) operation: String,
-    pub(crate) value: String,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) user: Arc<str>,
+    pub(crate) operation: Arc<str>,
+    pub(crate) value: Arc<str>,
 }
 
 /// The first half of SHA-256 over the length-prefixed parts of a key. To meet somebody else's key takes 2^128 attempts;
@@ -124,10 +125,10 @@ impl Key {
         Ok(Self {
             hash,
             scope,
-            tenant: tenant.to_owned(),
-            user: user.to_owned(),
-            operation: operation.to_owned(),
-            value: value.to_owned(),
+            tenant: tenant.into(),
+            user: user.into(),
+            operation: operation.into(),
+            value: value.into(),
         })
     }
 

@@ -93,8 +93,8 @@ pub(super) async fn charge(
         WHERE u.keys < $4 AND u.bytes + excluded.bytes <= $5",
     );
     sqlx::query(statement)
-        .bind(&settlement.key.tenant)
-        .bind(&settlement.key.user)
+        .bind(&*settlement.key.tenant)
+        .bind(&*settlement.key.user)
         .bind(settlement.stored.size())
         .bind(quota.keys)
         .bind(quota.bytes)

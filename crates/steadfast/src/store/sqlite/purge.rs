@@ -89,8 +89,8 @@ pub(super) async fn charge(
         WHERE keys < $4 AND bytes + excluded.bytes <= $5",
     );
     sqlx::query(statement)
-        .bind(&settlement.key.tenant)
-        .bind(&settlement.key.user)
+        .bind(&*settlement.key.tenant)
+        .bind(&*settlement.key.user)
         .bind(settlement.stored.size())
         .bind(quota.keys)
         .bind(quota.bytes)
