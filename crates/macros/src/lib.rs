@@ -14,16 +14,13 @@ use proc_macro::TokenStream;
 /// One async function, one test for each database: see `steadfast::test`.
 #[proc_macro_attribute]
 pub fn test(databases: TokenStream, function: TokenStream) -> TokenStream {
-    expanded(test::expand(databases.into(), function.into()))
+    test::expand(databases.into(), function.into())
+        .unwrap_or_else(|error| error.into_compile_error())
+        .into()
 }
 
 /// Commands and queries declared in an `impl` block: see `steadfast::service`.
 #[proc_macro_attribute]
 pub fn service(arguments: TokenStream, block: TokenStream) -> TokenStream {
-    expanded(service::expand(arguments.into(), block.into()))
-}
-
-/// The one place where a refusal becomes a message of the compiler.
-fn expanded(expansion: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
-    expansion.unwrap_or_else(|error| error.into_compile_error()).into()
+    service::expand(arguments.into(), block.into()).into()
 }

@@ -36,26 +36,40 @@ const BUILD: Build = Build {
     has_axum: cfg!(feature = "axum"),
 };
 
-pub(crate) fn expand(arguments: TokenStream, block: TokenStream) -> Result<TokenStream> {
-    let (service, mistakes) = expand_for(BUILD, arguments, block)?;
+pub(crate) fn expand(arguments: TokenStream, block: TokenStream) -> TokenStream {
+    let (written, mistakes) = expand_for(BUILD, arguments, block);
     let mistakes = mistakes.into_compile_errors();
-    Ok(quote!(#mistakes #service))
+    quote!(#mistakes #written)
 }
 
-/// The expansion, of all that could be understood, and what could not.
-fn expand_for(build: Build, arguments: TokenStream, block: TokenStream) -> Result<(TokenStream, Mistakes)> {
-    let block: ItemImpl = syn::parse2(block).map_err(|error| {
+/// The expansion, of all that could be understood, and what could not. What is no service at all is left as it is, so that
+/// what others say of it stays true.
+fn expand_for(build: Build, arguments: TokenStream, item: TokenStream) -> (TokenStream, Mistakes) {
+    let mut mistakes = Mistakes::default();
+    let block = syn::parse2(item.clone()).map_err(|error| {
         Error::new(
             error.span(),
             format!("SF010: `#[service]` stands on an `impl` block of a type with methods; {error}"),
         )
-    })?;
-    let name = name_of(&block)?;
-    let mut mistakes = Mistakes::default();
+    });
+    let Some(mut block): Option<ItemImpl> = mistakes.keep(block) else {
+        return (item, mistakes);
+    };
+    let Some(name) = mistakes.keep(name_of(&block)) else {
+        methods(&mut block).for_each(|method| method.attrs.retain(|attribute| Kind::of(attribute).is_none()));
+        return (block.into_token_stream(), mistakes);
+    };
     let arguments = Arguments::parse(arguments, build, &mut mistakes);
     let service = Service::parse(arguments, name, block, &mut mistakes);
     service.check(build, &mut mistakes);
-    Ok((write::service(&service), mistakes))
+    (write::service(&service), mistakes)
+}
+
+fn methods(block: &mut ItemImpl) -> impl Iterator<Item = &mut ImplItemFn> {
+    block.items.iter_mut().filter_map(|item| match item {
+        ImplItem::Fn(method) => Some(method),
+        _ => None,
+    })
 }
 
 /// The type the block is of, by its last name.
@@ -97,7 +111,12 @@ impl Arguments {
             }
             Ok(())
         };
-        mistakes.keep(parser.parse2(tokens));
+        if mistakes.keep(parser.parse2(tokens)).is_none() && arguments.databases.is_empty() {
+            // Some database, so that what is written of `Db` is not wrong as well.
+            arguments
+                .databases
+                .extend(build.databases.iter().find(|database| database.is_there));
+        }
         arguments
     }
 
@@ -188,10 +207,8 @@ impl Service {
     fn parse(arguments: Arguments, name: Ident, mut block: ItemImpl, mistakes: &mut Mistakes) -> Self {
         let Arguments { krate, databases } = arguments;
         let mut handlers = Vec::new();
-        for item in &mut block.items {
-            if let ImplItem::Fn(method) = item
-                && let Some((kind, attribute)) = take_ours(method, mistakes)
-            {
+        for method in methods(&mut block) {
+            if let Some((kind, attribute)) = take_ours(method, mistakes) {
                 handlers.extend(Handler::parse(kind, &attribute, method, &krate, mistakes));
             }
         }

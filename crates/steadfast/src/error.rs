@@ -265,6 +265,8 @@ codes! {
         "It does not belong to this key, status and request, or its bytes are not those that were stored. It is not handed out, and the command is not run again; restore the row, or look at what happened and evict the key.";
     NotPermitted "SF123" "the database role may not do this",
         "The role of the connection lacks a right on our tables, or the right to create them. Give it what `docs/guide/grants.sql` lists, or use a role that has it; nothing was changed.";
+    MediaTypeRefused "SF124" "the body is of a type that the operation does not take",
+        "The `Content-Type` says what the body is, and the operation does not take that, or it is missing. The message names what it takes.";
     TablesMissing "SF301" "the tables are missing or of another version",
         "Run the migrations, or the version of the program that belongs to the tables.";
     OperationTaken "SF302" "two services have an operation of the same name",

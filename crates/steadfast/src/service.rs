@@ -4,13 +4,16 @@
 //! a [`CmdTx`](crate::CmdTx). This module adds what is left: [`Call`] reads a request into arguments, [`Answer`] makes a
 //! response of what came out, and [`register`] sees that an operation means one thing.
 
+use std::panic::Location;
+
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::operations::Place;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 
 #[cfg(feature = "axum")]
-pub use crate::transport::service::{Answer, Call, command, query, segment};
+pub use crate::transport::service::{Accept, Answer, Call, command, query, segment};
 #[cfg(feature = "axum")]
 pub use axum::{Router, routing::MethodFilter};
 #[cfg(feature = "axum")]
@@ -35,14 +38,17 @@ pub const SF005: () = ();
 /// # Panics
 /// With SF302 if another service has one of them: the keys of the one would be answered by the other. It is a mistake of the
 /// program, found when it starts, as two handlers on one route are.
+#[track_caller]
 pub fn register<Db: Database>(sf: &Steadfast<Db>, service: &'static str, operations: &[&'static str]) {
+    let place = Place {
+        service,
+        location: Location::caller(),
+    };
     for operation in operations {
-        if let Some(other) = sf.operations().take(operation, service) {
-            let error = Error::new(
-                Code::OperationTaken,
-                format!("{service} and {other} both have the operation {operation:?}; give one of them another name"),
-            );
-            panic!("{error:?}");
+        if let Some(other) = sf.operations().take(operation, place) {
+            let message =
+                format!("{place} and {other} both have the operation {operation:?}; give one of them another name");
+            panic!("{:?}", Error::new(Code::OperationTaken, message));
         }
     }
 }

@@ -101,16 +101,19 @@ impl Handler {
 
 impl Argument {
     /// The argument from an HTTP request: as it is, or lent.
-    pub(super) fn of_call(&self, kind: Kind, call: &Ident) -> TokenStream {
+    pub(super) fn of_call(&self, handler: &Handler, call: &Ident, krate: &Path) -> TokenStream {
         let name = self.name.to_string();
         let name = name.trim_start_matches("r#");
         let span = self.ty.span();
         let owned = owned(&self.ty);
-        let taken = match self.role {
-            Role::Owner => return quote_spanned!(span=> #call.owner()?),
-            Role::Path => quote_spanned!(span=> #call.path::<#owned>(#name)?),
-            Role::Input if kind == Kind::Query => quote_spanned!(span=> #call.query::<#owned>()?),
-            Role::Input => quote_spanned!(span=> #call.input::<#owned>()?),
+        let taken = match (self.role, &handler.options.accept) {
+            (Role::Owner, _) => return quote_spanned!(span=> #call.owner()?),
+            (Role::Path, _) => quote_spanned!(span=> #call.path::<#owned>(#name)?),
+            (Role::Input, _) if handler.kind == Kind::Query => quote_spanned!(span=> #call.query::<#owned>()?),
+            (Role::Input, None) => quote_spanned!(span=> #call.input::<#owned>()?),
+            (Role::Input, Some(accept)) => {
+                quote_spanned!(span=> #call.input_as::<#owned>(#krate::service::Accept::#accept)?)
+            }
         };
         match self.ty {
             Type::Reference(_) => quote!(&#taken),

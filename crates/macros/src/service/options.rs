@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
@@ -56,6 +56,8 @@ impl Kind {
                 "conflict",
                 "mismatch",
                 "key",
+                "key_field",
+                "accept",
                 "store_failures",
                 "time_limit",
                 "answer_limit",
@@ -72,11 +74,13 @@ impl Kind {
 const RETENTION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The options that only mean something over HTTP.
-const OF_HTTP: [&str; 7] = [
+const OF_HTTP: [&str; 9] = [
     "status",
     "location",
     "mismatch",
     "key",
+    "key_field",
+    "accept",
     "body_limit",
     "authorize",
     "max_age",
@@ -88,6 +92,8 @@ pub(super) struct Options {
     pub(super) route: Option<Route>,
     pub(super) status: Option<LitInt>,
     pub(super) location: Option<LitStr>,
+    /// What the body of a command may be, as a variant of `Accept`; JSON where it is not said.
+    pub(super) accept: Option<Ident>,
     /// Only a query has one.
     pub(super) max_age: Option<Duration>,
     /// Calls of the builders of both doors: `.retention(..)`.
@@ -144,6 +150,7 @@ impl<'k> Reader<'k> {
             route: None,
             status: None,
             location: None,
+            accept: None,
             max_age: None,
             of_command: TokenStream::new(),
             of_layer: TokenStream::new(),
@@ -185,7 +192,7 @@ impl<'k> Reader<'k> {
         match (self.kind, name.to_string().as_str()) {
             (kind, "route") => self.options.route = Some(Route::parse(&value.text()?, kind)?),
             (_, "authorize") => self.options.authorize = Some(value.path()?),
-            (Kind::Query, "max_age") => self.options.max_age = Some(value.duration(None)?),
+            (Kind::Query, "max_age") => self.options.max_age = Some(value.fixed_duration(None)?),
             (Kind::Command, "max_age") => self.warn("SF004", name.span()),
             (Kind::Command, "status") => self.options.status = Some(value.status()?),
             (Kind::Command, "location") => self.options.location = Some(value.text()?),
@@ -204,16 +211,12 @@ impl<'k> Reader<'k> {
                 let failures = value.failures(krate)?;
                 self.of_command(name, quote!(#krate::StoreFailures::#failures));
             }
-            (Kind::Command, "retention") => {
-                let retention = written(value.duration(Some(RETENTION_MAX))?);
-                self.of_command(name, retention);
-            }
-            (Kind::Command, "time_limit") => {
-                let limit = written(value.duration(None)?);
-                self.of_command(name, limit);
-            }
-            (Kind::Command, "answer_limit" | "fingerprint") => self.of_command(name, value),
-            (Kind::Command, "body_limit") => self.of_layer(name, value),
+            (Kind::Command, "retention") => self.of_command(name, value.duration(Some(RETENTION_MAX))?),
+            (Kind::Command, "time_limit") => self.of_command(name, value.duration(None)?),
+            (Kind::Command, "answer_limit" | "fingerprint") => self.of_command(name, value.of_service()),
+            (Kind::Command, "body_limit") => self.of_layer(name, value.of_service()),
+            (Kind::Command, "key_field") => self.of_layer(name, value.text()?),
+            (Kind::Command, "accept") => self.options.accept = Some(value.accept()?),
             (Kind::Command, "key") => {
                 let requirement = value.word(&["required", "optional"])?;
                 self.of_layer(name, quote!(#krate::KeyRequirement::#requirement));
@@ -326,7 +329,15 @@ impl Value {
         Ok(quote!(Classes(::std::vec![#(#krate::FailureClass::#classes),*])))
     }
 
-    fn duration(&self, max: Option<Duration>) -> Result<Duration> {
+    /// Text, which is checked here, or an expression, whose value is checked where it is used.
+    fn duration(&self, max: Option<Duration>) -> Result<TokenStream> {
+        match &self.0 {
+            Expr::Lit(_) | Expr::Unary(_) => self.fixed_duration(max).map(written),
+            _ => Ok(self.of_service()),
+        }
+    }
+
+    fn fixed_duration(&self, max: Option<Duration>) -> Result<Duration> {
         let refuse = |message: String| Err(self.refuse(message));
         let Ok(text) = syn::parse2::<LitStr>(self.to_token_stream()) else {
             return refuse("SF003: a duration is text; write \"500ms\", \"30s\", \"5m\", \"24h\" or \"7d\"".into());
@@ -343,6 +354,41 @@ impl Value {
                 "SF003: {value:?} is more than ten years; write less, and keep what must stay longer in a table of yours"
             )),
             Some(duration) => Ok(duration),
+        }
+    }
+
+    /// An expression in which `self` is the service, as it is in its methods.
+    fn of_service(&self) -> TokenStream {
+        fn replaced(tokens: TokenStream) -> TokenStream {
+            let each = tokens.into_iter().map(|token| match token {
+                TokenTree::Ident(ident) if ident == "self" => quote_spanned!(ident.span()=> self.service),
+                TokenTree::Group(group) => {
+                    let mut inner = Group::new(group.delimiter(), replaced(group.stream()));
+                    inner.set_span(group.span());
+                    inner.into_token_stream()
+                }
+                other => other.into_token_stream(),
+            });
+            each.collect()
+        }
+        replaced(self.to_token_stream())
+    }
+
+    /// `json`, `form` or `[json, form]`
+    fn accept(&self) -> Result<Ident> {
+        let known = ["json", "form"];
+        let Expr::Array(array) = &self.0 else {
+            return self.word(&known);
+        };
+        let words = bracketed_words.parse2(self.to_token_stream())?;
+        for word in &words {
+            variant(word, &known)?;
+        }
+        match words.as_slice() {
+            [one, other] if one != other => Ok(Ident::new("JsonOrForm", array.bracket_token.span.join())),
+            _ => Err(self.refuse(
+                "SF011: this is not one or both of what a body can be; write `json`, `form` or `[json, form]`",
+            )),
         }
     }
 

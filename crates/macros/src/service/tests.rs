@@ -27,10 +27,8 @@ fn expanded(build: Build, arguments: &str, block: &str) -> (TokenStream, Vec<(St
         each.map(|error| (error.to_string(), error.span().source_text().unwrap_or_default()))
             .collect()
     };
-    match expand_for(build, parse(arguments), parse(block)) {
-        Ok((written, mistakes)) => (written, mistakes.into_error().map(said).unwrap_or_default()),
-        Err(error) => (TokenStream::new(), said(error)),
-    }
+    let (written, mistakes) = expand_for(build, parse(arguments), parse(block));
+    (written, mistakes.into_error().map(said).unwrap_or_default())
 }
 
 /// What is said of a method with this attribute and these arguments and answer, and the text it points at.
@@ -231,7 +229,7 @@ fn an_option_that_is_wrong_is_told_why_and_what_to_write() {
             "retenion = \"24h\"",
             "retenion",
             "SF011: `retenion` is no option of a command; did you mean `retention`?\nknown: route, status, location, scope, \
-             retention, conflict, mismatch, key, store_failures, time_limit, answer_limit, body_limit, authorize, fingerprint",
+             retention, conflict, mismatch, key, key_field, accept, store_failures, time_limit, answer_limit, body_limit, authorize, fingerprint",
         ),
         (
             "scope = users",
@@ -265,6 +263,26 @@ fn an_option_that_is_wrong_is_told_why_and_what_to_write() {
             "SF011: `scope` is there twice; once is enough",
         ),
         ("scope", "scope", "SF011: `scope` has no value; write `scope = ..`"),
+        (
+            "retention = -1",
+            "-1",
+            "SF003: a duration is text; write \"500ms\", \"30s\", \"5m\", \"24h\" or \"7d\"",
+        ),
+        (
+            "route = \"PUT /\", accept = [json, from]",
+            "from",
+            "SF011: `from` is not known here; write `json` or `form`; did you mean `form`?",
+        ),
+        (
+            "route = \"PUT /\", accept = [json, json]",
+            "[json, json]",
+            "SF011: this is not one or both of what a body can be; write `json`, `form` or `[json, form]`",
+        ),
+        (
+            "route = \"PUT /\", key_field = request_id",
+            "request_id",
+            "SF011: this is not text; write it in quotes",
+        ),
     ] {
         let method = format!("#[command(\"o\", {options})] async fn a(&self, tx: &mut Tx<Db>) -> Result<(), E> {{}}");
         assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");
@@ -349,6 +367,31 @@ fn a_block_that_is_no_service_is_told_what_is() {
         assert!(message.starts_with(says), "{message}");
         assert_eq!(at, points_at, "{message}");
     }
+}
+
+#[test]
+fn what_is_no_service_is_left_as_it_is_without_our_attributes() {
+    let (written, _) = expanded(
+        ALL,
+        "",
+        "impl Trait for Orders { #[command(\"o\")] #[inline] fn a() {} }",
+    );
+    assert_eq!(written.to_string(), "impl Trait for Orders { # [inline] fn a () { } }");
+    let (written, _) = expanded(ALL, "", "struct Orders;");
+    assert_eq!(written.to_string(), "struct Orders ;");
+}
+
+#[test]
+fn in_the_value_of_an_option_self_is_the_service() {
+    let block = r#"impl Orders {
+        #[command("orders.a", retention = self.settings(of(&self.name)).retention)]
+        async fn a(&self, tx: &mut Tx<Db>) -> Result<(), E> {}
+    }"#;
+    let (written, mistakes) = expanded(ALL, "db = Sqlite", block);
+    assert_eq!(mistakes, []);
+    let option = ".retention(self.service.settings(of(&self.service.name)).retention)";
+    let written = written.to_string().replace(' ', "");
+    assert!(written.contains(option), "{written}");
 }
 
 #[test]

@@ -339,7 +339,7 @@ impl<'s> Face<'s> {
         let arguments = handler
             .arguments
             .iter()
-            .map(|argument| argument.of_call(handler.kind, &call));
+            .map(|argument| argument.of_call(handler, &call, krate));
         let (callee, made) = (self.callee(handler), self.answer(handler, &answer));
         let failed = quote_spanned!(handler.returned=> .map_err(#krate::service::failed));
         let Options {

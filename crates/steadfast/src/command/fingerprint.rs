@@ -137,8 +137,20 @@ impl Meaning<'_> {
     /// # Errors
     /// SF106 if it says that it is JSON, and is not.
     pub fn canonical(&self) -> Result<Option<String>> {
+        self.canonical_of(|_| true)
+    }
+
+    /// One member of it; `None` if it is not there, or this is no JSON object.
+    #[cfg(feature = "axum")]
+    pub(crate) fn member(&self, name: &str) -> Result<Option<serde_json::Value>> {
+        let only = self.canonical_of(|member| member == name)?;
+        let only: Option<serde_json::Value> = only.and_then(|only| serde_json::from_str(&only).ok());
+        Ok(only.and_then(|mut only| only.get_mut(name).map(serde_json::Value::take)))
+    }
+
+    fn canonical_of(&self, keep: impl Fn(&str) -> bool) -> Result<Option<String>> {
         let canonical = |text| {
-            json::canonical(text, |_| true)
+            json::canonical(text, &keep)
                 .map_err(|error| self.refused(&error))
                 .map(Some)
         };
@@ -204,8 +216,15 @@ fn is_json_essence(essence: &[u8]) -> bool {
 }
 
 /// Whether a media type says JSON, whatever its parameters.
+#[cfg(all(feature = "axum", feature = "service"))]
 pub(crate) fn is_json_type(media_type: &[u8]) -> bool {
     is_json_essence(&essence(media_type))
+}
+
+/// Whether a media type says that it is a form.
+#[cfg(all(feature = "axum", feature = "service"))]
+pub(crate) fn is_form_type(media_type: &[u8]) -> bool {
+    essence(media_type) == b"application/x-www-form-urlencoded"
 }
 
 /// What a request means, as the fingerprints this process can make of it.

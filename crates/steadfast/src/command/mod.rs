@@ -36,9 +36,9 @@ pub use point::Point;
 pub use quota::Quota;
 
 pub(crate) use call::{Unkeyed, Wish, read_outcome, value_outcome};
-#[cfg(feature = "axum")]
-pub(crate) use fingerprint::is_json_type;
 pub(crate) use fingerprint::{Comparison, Fingerprint, Input};
+#[cfg(all(feature = "axum", feature = "service"))]
+pub(crate) use fingerprint::{is_form_type, is_json_type};
 pub(crate) use in_flight::InFlight;
 pub(crate) use list::{KeyColumns, KeyFilter};
 pub(crate) use outcome::{Outcome, Place, Record, Stored};

@@ -24,10 +24,9 @@ use tower::{Layer, Service, ServiceExt};
 
 use super::cmd_tx::Slot;
 use super::{http_key, problem};
-use crate::command;
 use crate::command::execute::{Executed, Handled, Handler, Verdict, execute, transact, trouble_of};
 use crate::command::{
-    Claimant, CommandOptions, Input, Key, KeyState, Meaning, Outcome, Owner, keeping_options, running_options,
+    Claimant, CommandOptions, Key, KeyState, Meaning, Outcome, Owner, keeping_options, running_options,
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
@@ -62,6 +61,7 @@ pub struct Idempotent<Db: Database> {
     steadfast: Steadfast<Db>,
     operation: Option<Arc<str>>,
     key: KeyRequirement,
+    key_field: Option<Arc<str>>,
     mismatch: StatusCode,
     body_limit: usize,
     options: CommandOptions,
@@ -74,6 +74,7 @@ impl<Db: Database> Clone for Idempotent<Db> {
             steadfast: self.steadfast.clone(),
             operation: self.operation.clone(),
             key: self.key,
+            key_field: self.key_field.clone(),
             mismatch: self.mismatch,
             body_limit: self.body_limit,
             options: self.options.clone(),
@@ -115,6 +116,7 @@ impl<Db: Database> Steadfast<Db> {
             steadfast: self.clone(),
             operation: None,
             key: KeyRequirement::Required,
+            key_field: None,
             mismatch: problem::status_of(Code::Mismatch),
             body_limit: BODY_LENGTH_MAX,
             options: CommandOptions::default(),
@@ -135,6 +137,19 @@ impl<Db: Database> Idempotent<Db> {
     /// What happens to a request without a key; it is refused by default.
     pub fn key(mut self, requirement: KeyRequirement) -> Self {
         self.key = requirement;
+        self
+    }
+
+    /// A member of the JSON body that holds the key of a request without the header, as AIP-155's `request_id` does.
+    ///
+    /// ```
+    /// # use steadfast::{Steadfast, sqlx::Sqlite};
+    /// # fn layer(sf: &Steadfast<Sqlite>) {
+    /// let layer = sf.idempotent().key_field("request_id"); // {"request_id": "5b1c2f3e", "sku": "tea"}
+    /// # }
+    /// ```
+    pub fn key_field(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.key_field = Some(name.into());
         self
     }
 
@@ -236,32 +251,42 @@ impl<Db: Database> Idempotent<Db> {
             }
             None => format!("{} {route}", parts.method),
         };
-        let key = match http_key::find(&parts.headers)? {
-            Some(value) => Some(Key::new(
-                self.options.scope,
-                parts.extensions.get::<Owner>(),
-                &operation,
-                &value,
-            )?),
-            None if self.key == KeyRequirement::Optional => None,
-            None => {
-                return Err(Error::new(
-                    Code::KeyMissing,
-                    format!(
-                        "{operation} needs an Idempotency-Key header: one fresh value for each wish, the same with every retry of it"
-                    ),
-                ));
-            }
-        };
+        let of_header = http_key::of_header(&parts.headers)?;
+        if of_header.is_none() && self.key_field.is_none() {
+            // Refused before its body is read.
+            self.allow_no_key(&operation)?;
+        }
         let body = self.read_body(body).await?;
-        let claimant = match key {
-            None => None,
-            Some(key) => {
-                let input = self.input(&parts, &body)?;
-                Some(Claimant::new(key, input, self.options.clone())?)
+        let value = match &self.key_field {
+            Some(field) => http_key::one(of_header, meaning(&parts, &body).member(field)?, field)?,
+            None => of_header,
+        };
+        let Some(value) = value else {
+            self.allow_no_key(&operation)?;
+            return Ok(Read {
+                parts,
+                body,
+                claimant: None,
+            });
+        };
+        let owner = parts.extensions.get::<Owner>();
+        let key = Key::new(self.options.scope, owner, &operation, &value)?;
+        let input = meaning(&parts, &body).input(&self.options.fingerprint)?;
+        let claimant = Some(Claimant::new(key, input, self.options.clone())?);
+        Ok(Read { parts, body, claimant })
+    }
+
+    fn allow_no_key(&self, operation: &str) -> Result<()> {
+        let place = match (self.key, &self.key_field) {
+            (KeyRequirement::Optional, _) => return Ok(()),
+            (KeyRequirement::Required, None) => "an Idempotency-Key header".to_owned(),
+            (KeyRequirement::Required, Some(field)) => {
+                format!("an Idempotency-Key header, or {field:?} in its JSON body")
             }
         };
-        Ok(Read { parts, body, claimant })
+        let message =
+            format!("{operation} needs {place}: one fresh value for each wish, the same with every retry of it");
+        Err(Error::new(Code::KeyMissing, message))
     }
 
     async fn read_body(&self, body: Body) -> Result<Bytes> {
@@ -280,22 +305,6 @@ impl<Db: Database> Idempotent<Db> {
                 Err(Error::new(Code::BodyRefused, "the request body could not be read completely").with_source(error))
             }
         }
-    }
-
-    /// What the request means: method, path, query, media type and body.
-    fn input(&self, parts: &Parts, body: &[u8]) -> Result<Input> {
-        let uri = parts
-            .extensions
-            .get::<OriginalUri>()
-            .map_or(&parts.uri, |original| &original.0);
-        let meaning = Meaning::Request {
-            method: parts.method.as_str(),
-            path: uri.path(),
-            query: uri.query().unwrap_or_default(),
-            media_type: media_type(&parts.headers),
-            body,
-        };
-        meaning.input(&self.options.fingerprint)
     }
 
     async fn execute<S>(self, inner: S, read: Read) -> Response
@@ -332,13 +341,21 @@ struct Read {
     claimant: Option<Claimant>,
 }
 
-fn media_type(headers: &HeaderMap) -> &[u8] {
-    headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default()
+/// What a request means: method, path, query, media type and body.
+fn meaning<'m>(parts: &'m Parts, body: &'m [u8]) -> Meaning<'m> {
+    let original = parts.extensions.get::<OriginalUri>();
+    let uri = original.map_or(&parts.uri, |original| &original.0);
+    Meaning::Request {
+        method: parts.method.as_str(),
+        path: uri.path(),
+        query: uri.query().unwrap_or_default(),
+        media_type: media_type(&parts.headers),
+        body,
+    }
 }
 
-/// Whether a request says that its body is JSON.
-pub(super) fn is_json_type(headers: &HeaderMap) -> bool {
-    command::is_json_type(media_type(headers))
+pub(super) fn media_type(headers: &HeaderMap) -> &[u8] {
+    headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default()
 }
 
 /// Calls the inner service. The request is kept, so it can be called again.

@@ -1,6 +1,7 @@
 //! Where the key is in an HTTP request.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
 
 use crate::error::{Code, Error, Result};
 
@@ -8,10 +9,10 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// What clients sent before there was a draft.
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
-/// The key's value, if the request has one.
+/// The key's value in a header, if there is one.
 ///
 /// The draft makes it a structured string in quotes; nearly all clients send it bare, so both are read.
-pub(super) fn find(headers: &HeaderMap) -> Result<Option<String>> {
+pub(super) fn of_header(headers: &HeaderMap) -> Result<Option<String>> {
     let mut values = headers
         .get_all(IDEMPOTENCY_KEY)
         .iter()
@@ -25,6 +26,20 @@ pub(super) fn find(headers: &HeaderMap) -> Result<Option<String>> {
         ));
     }
     read(value).map(Some)
+}
+
+/// The one value of a key that may be in a header and in a member of the body.
+pub(super) fn one(of_header: Option<String>, of_body: Option<Value>, field: &str) -> Result<Option<String>> {
+    match (of_header, of_body) {
+        (header, None | Some(Value::Null)) => Ok(header),
+        (Some(header), Some(Value::String(member))) if header != member => Err(invalid(&format!(
+            "the Idempotency-Key header and {field:?} in the body are different; send one of them, or the same in both"
+        ))),
+        (_, Some(Value::String(member))) => Ok(Some(member)),
+        (_, Some(_)) => Err(invalid(&format!(
+            "{field:?} in the body is the idempotency key, and it is not text; send a string"
+        ))),
+    }
 }
 
 fn read(value: &HeaderValue) -> Result<String> {
@@ -80,7 +95,7 @@ mod tests {
         for (name, value) in values {
             headers.append(*name, HeaderValue::from_bytes(value).expect("a header value"));
         }
-        find(&headers)
+        of_header(&headers)
     }
 
     #[test]
@@ -95,6 +110,26 @@ mod tests {
             assert_eq!(found(&[(name, value)]).expect(key).as_deref(), Some(key));
         }
         assert_eq!(found(&[]).expect("no header"), None);
+    }
+
+    #[test]
+    fn a_key_in_two_places_is_text_and_the_same_in_both() {
+        use serde_json::json;
+        let text = |text: &str| Some(text.to_owned());
+        for (header, member, key) in [
+            (text("a"), Some(json!("a")), text("a")),
+            (text("a"), None, text("a")),
+            (text("a"), Some(json!(null)), text("a")),
+            (None, Some(json!("b")), text("b")),
+            (None, None, None),
+        ] {
+            assert_eq!(one(header, member, "request_id").expect("one key"), key);
+        }
+        for (header, member) in [(text("a"), json!("b")), (None, json!(7)), (text("a"), json!(["a"]))] {
+            let refused = one(header, Some(member), "request_id").expect_err("no one key");
+            assert_eq!(refused.code(), Code::KeyInvalid);
+            assert!(refused.to_string().contains("request_id"));
+        }
     }
 
     #[test]

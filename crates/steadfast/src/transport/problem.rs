@@ -21,6 +21,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         Code::InFlight => StatusCode::CONFLICT,      // "still being processed … SHOULD reply with 409"
         Code::Mismatch => StatusCode::UNPROCESSABLE_ENTITY, // "different request payload … SHOULD reply with 422"
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE, // RFC 9110, 15.5.14
+        Code::MediaTypeRefused => StatusCode::UNSUPPORTED_MEDIA_TYPE, // RFC 9110, 15.5.16
         Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS, // RFC 6585, 4
         Code::BodyRefused | Code::InputInvalid => StatusCode::BAD_REQUEST, // RFC 9110, 15.5.1
         // The handler's own word.

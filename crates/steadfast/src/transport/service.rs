@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Query, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -19,10 +20,10 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::axum::{Idempotent, is_json_type};
+use super::axum::{Idempotent, media_type};
 use super::cmd_tx::CmdTx;
 use super::problem;
-use crate::command::Owner;
+use crate::command::{Owner, is_form_type, is_json_type};
 use crate::error::{Code, Error, Result};
 use crate::steadfast::Steadfast;
 use crate::store::Database;
@@ -96,8 +97,29 @@ fn respond<Db: Database>(sf: &Steadfast<Db>, ended: Result<Answer>) -> Response 
 /// A request to a handler of a service, read completely: its arguments are taken from it one by one.
 pub struct Call {
     parts: Parts,
-    parameters: Option<RawPathParams>,
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
     body: Bytes,
+}
+
+/// What the body of a command may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// `application/json`, or a type that ends in `+json`.
+    Json,
+    /// `application/x-www-form-urlencoded`, as a browser sends a form.
+    Form,
+    /// Either of them.
+    JsonOrForm,
+}
+
+impl Accept {
+    fn in_words(self) -> &'static str {
+        match self {
+            Accept::Json => "application/json",
+            Accept::Form => "application/x-www-form-urlencoded",
+            Accept::JsonOrForm => "application/json or application/x-www-form-urlencoded",
+        }
+    }
 }
 
 impl<S: Send + Sync> FromRequest<S> for Call {
@@ -105,7 +127,7 @@ impl<S: Send + Sync> FromRequest<S> for Call {
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         let (mut parts, body) = request.into_parts();
-        let parameters = RawPathParams::from_request_parts(&mut parts, state).await.ok();
+        let parameters = RawPathParams::from_request_parts(&mut parts, state).await;
         // The layer has read it, within its limit, and a query has none.
         let body = match parts.method.is_safe() {
             true => Bytes::new(),
@@ -141,11 +163,11 @@ impl Call {
     /// # Errors
     /// SF102 if it is not of this type.
     pub fn path<T: FromStr<Err: Display>>(&self, name: &str) -> Result<T> {
-        let parameters = self.parameters.iter().flat_map(RawPathParams::iter);
-        let text = parameters
-            .into_iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, text)| text);
+        let mut parameters = match &self.parameters {
+            Ok(parameters) => parameters.iter(),
+            Err(error) => return Err(self.invalid(name, error)),
+        };
+        let text = parameters.find_map(|(known, text)| (known == name).then_some(text));
         let text = text.ok_or_else(|| self.invalid(name, "it is not in the path"))?;
         text.parse().map_err(|error| self.invalid(name, error))
     }
@@ -153,12 +175,30 @@ impl Call {
     /// The JSON body.
     ///
     /// # Errors
-    /// SF102 if it is not JSON, or not of this type.
+    /// SF124 if it does not say that it is JSON, SF102 if it is not of this type.
     pub fn input<T: DeserializeOwned>(&self) -> Result<T> {
-        if !is_json_type(&self.parts.headers) {
-            return Err(self.invalid("the body", "it is not JSON by its Content-Type; send application/json"));
+        self.input_as(Accept::Json)
+    }
+
+    /// The body, as one of the things that are accepted.
+    ///
+    /// # Errors
+    /// SF124 if it is something else, SF102 if it is not of this type.
+    pub fn input_as<T: DeserializeOwned>(&self, accept: Accept) -> Result<T> {
+        let media_type = media_type(&self.parts.headers);
+        if accept != Accept::Form && is_json_type(media_type) {
+            serde_json::from_slice(&self.body).map_err(|error| self.invalid("the body", error))
+        } else if accept != Accept::Json && is_form_type(media_type) {
+            serde_urlencoded::from_bytes(&self.body).map_err(|error| self.invalid("the body", error))
+        } else {
+            let message = format!(
+                "the body of {} says that it is {:?}; send {} as its Content-Type",
+                self.route(),
+                String::from_utf8_lossy(media_type),
+                accept.in_words()
+            );
+            Err(Error::new(Code::MediaTypeRefused, message))
         }
-        serde_json::from_slice(&self.body).map_err(|error| self.invalid("the body", error))
     }
 
     /// The query string.

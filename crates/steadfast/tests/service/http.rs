@@ -51,6 +51,12 @@ impl Notes {
         Ok(())
     }
 
+    #[command("notes.pin", route = "POST /pins", accept = [json, form], key_field = "id")]
+    async fn pin(&self, tx: &mut Tx<Db>, note: Note) -> Result<String, Failure> {
+        let key = tx.key().map(|key| key.value().to_owned());
+        Ok(format!("{} as {key:?}", note.text))
+    }
+
     #[query("notes.list", route = "GET /notes", max_age = "2m")]
     async fn list(&self, _: &Pool<Db>, page: Page) -> Result<u32, Failure> {
         Ok(page.page)
@@ -165,15 +171,85 @@ async fn an_input_that_does_not_fit_is_refused_and_says_which_part() {
         assert_eq!(problem["code"], "SF102", "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains(says), "{problem}");
     }
-    let form = Request::post("/notes")
+}
+
+#[tokio::test]
+async fn a_body_of_another_type_is_refused_with_those_that_are_taken() {
+    let app = app().await;
+    for (path, media_type, takes) in [
+        (
+            "/notes",
+            "application/x-www-form-urlencoded",
+            "send application/json as",
+        ),
+        ("/notes", "text/plain", "send application/json as"),
+        (
+            "/pins",
+            "text/plain",
+            "send application/json or application/x-www-form-urlencoded as",
+        ),
+    ] {
+        let request = Request::post(path)
+            .header("idempotency-key", "k")
+            .header(CONTENT_TYPE, media_type);
+        let refused = app
+            .clone()
+            .oneshot(request.body(Body::from(NOTE)).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        let problem = json(refused).await;
+        assert_eq!(problem["code"], "SF124");
+        assert!(problem["detail"].as_str().unwrap().contains(takes), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_form_is_taken_where_it_is_accepted() {
+    let form = Request::post("/pins")
         .header("idempotency-key", "k")
-        .body(Body::from(NOTE))
-        .unwrap();
-    let problem = json(app.oneshot(form).await.unwrap()).await;
+        .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+    let pinned = app()
+        .await
+        .oneshot(form.body(Body::from("id=a&text=green+tea")).unwrap());
+    assert_eq!(json(pinned.await.unwrap()).await, r#"green tea as Some("k")"#);
+}
+
+#[tokio::test]
+async fn a_key_may_be_a_member_of_the_body() {
+    let app = app().await;
+    let pin = async |key: Option<&str>, body: &str| {
+        let request = Request::post("/pins").header(CONTENT_TYPE, "application/json");
+        let request = match key {
+            Some(key) => request.header("idempotency-key", key),
+            None => request,
+        };
+        app.clone()
+            .oneshot(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+            .unwrap()
+    };
+    for is_replayed in [false, true] {
+        let pinned = pin(None, NOTE).await;
+        assert_eq!(pinned.headers().contains_key("idempotent-replayed"), is_replayed);
+        assert_eq!(json(pinned).await, r#"tea as Some("a/b")"#);
+    }
     assert!(
-        problem["detail"].as_str().unwrap().contains("send application/json"),
-        "{problem}"
+        pin(Some("a/b"), NOTE)
+            .await
+            .headers()
+            .contains_key("idempotent-replayed")
     );
+    for (key, body, code) in [
+        (None, r#"{"text":"tea"}"#, "SF100"),
+        (None, r#"{"id":7,"text":"tea"}"#, "SF101"),
+        (Some("other"), NOTE, "SF101"),
+        (None, "[]", "SF100"),
+        (None, "nonsense", "SF106"),
+        (None, r#"{"id":"a/b","text":"jam"}"#, "SF104"),
+    ] {
+        assert_eq!(json(pin(key, body).await).await["code"], code, "{key:?} {body}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Every shape of block that a user may write. Most of it is proved by being compiled.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast::sqlx::{self, Pool, Postgres, Sqlite};
@@ -238,7 +239,9 @@ impl From<OutOf> for Failure {
 }
 
 /// Every option at once.
-struct Options;
+struct Options {
+    retention: Duration,
+}
 
 #[steadfast::service(db = Sqlite)]
 impl Options {
@@ -248,10 +251,12 @@ impl Options {
         status = 202,
         location = "/options/{id}/{sku}",
         scope = tenant,
-        retention = "7d",
+        retention = self.retention,
         conflict = fail,
         mismatch = 409,
         key = optional,
+        key_field = "sku",
+        accept = [json, form],
         store_failures = [business_rule, not_found],
         time_limit = "500ms",
         answer_limit = 64 * 1024,
@@ -276,7 +281,8 @@ async fn anybody(_: http::request::Parts) -> Result<(), Failure> {
 #[tokio::test]
 async fn every_option_is_taken_and_an_error_is_a_failure() {
     let (sf, owner) = open().await;
-    let options = Options.on(&sf);
+    let retention = Duration::from_secs(7 * 24 * 60 * 60);
+    let options = Options { retention }.on(&sf);
     let input = Order {
         id: 0,
         sku: "tea".into(),
@@ -301,12 +307,22 @@ mod elsewhere {
 }
 
 #[tokio::test]
-#[should_panic(
-    expected = "error[SF302]: service::shapes::elsewhere::Other and service::shapes::Both both have the operation \"both.place\""
-)]
-async fn two_services_with_one_operation_on_one_database_are_refused_by_name() {
+async fn two_services_with_one_operation_on_one_database_are_refused_with_their_places() {
     let (sf, owner) = open().await;
     let _first = Both { prefix: "" }.on(&sf);
     let _same = Both { prefix: "" }.on(&sf);
-    let _other = elsewhere::Other.on(&sf).place(&owner, "k").await;
+    let other = tokio::spawn({
+        let sf = sf.clone();
+        async move { drop(elsewhere::Other.on(&sf)) }
+    });
+    let said = other.await.unwrap_err().into_panic().downcast::<String>().unwrap();
+    let here = |service: &str| format!("service::shapes::{service} (crates/steadfast/tests/service/shapes.rs:");
+    assert!(
+        said.starts_with(&format!("error[SF302]: {}", here("elsewhere::Other"))),
+        "{said}"
+    );
+    assert!(said.contains(&format!(") and {}", here("Both"))), "{said}");
+    assert!(said.contains("both have the operation \"both.place\""), "{said}");
+    let (fresh, _) = open().await;
+    elsewhere::Other.on(&fresh).place(&owner, "k").await.unwrap();
 }

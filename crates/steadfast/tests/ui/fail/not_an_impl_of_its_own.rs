@@ -1,13 +1,24 @@
 #![allow(unused)]
 
-trait Trait {}
+trait Trait {
+    fn name(&self) -> String;
+}
 
 struct Orders;
 
 #[steadfast::service(db = Sqlite)]
-impl Trait for Orders {}
+impl Trait for Orders {
+    #[command("orders.name")]
+    fn name(&self) -> String {
+        String::new()
+    }
+}
 
 #[steadfast::service(db = Sqlite)]
 struct Payments;
 
-fn main() {}
+fn main() {
+    // What was refused is still there: nothing is said of these lines.
+    let name = Orders.name();
+    let payments = Payments;
+}
