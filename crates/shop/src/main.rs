@@ -1,10 +1,10 @@
 //! The demo shop: orders and payments that happen once, however often they are asked for.
 //!
-//! The way of a request: `auth` says who asks, `lab` may prepare an accident, Steadfast claims the key, `input` reads
-//! the body, and a handler in `service` writes the row. `order` and `payment` hold what is sold and the rules of it.
+//! The way of a request: `auth` says who asks, `lab` may prepare an accident, Steadfast claims the key and reads the body,
+//! and a command of `orders` or `payments` writes the row. `order` and `payment` hold what is sold and the rules of it.
 //!
-//! The files in `service` are compiled twice, once below `sqlite` and once below `postgres`: a handler names one concrete
-//! `Db`, so that sqlx checks its bindings, and still runs on both databases. The macro `#[service]` will do this later.
+//! The services are written once for both databases, by `#[steadfast::service]`. What opens the shop on one of them has no
+//! macro: the files in `open` are compiled twice, below `sqlite` and below `postgres`, which say what `Db` is.
 
 #![allow(clippy::duplicate_mod, reason = "one body for two databases, see above")]
 
@@ -16,7 +16,9 @@ mod auth;
 mod lab;
 mod input;
 mod order;
+mod orders;
 mod payment;
+mod payments;
 mod problem;
 mod retention;
 mod page;
@@ -98,15 +100,15 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The URL decides which of the two copies of the service runs.
+/// The URL decides on which database the shop opens.
 async fn serve(options: &ServeOptions) -> Result<(), StartError> {
     let scheme = options.database_url.split(':').next().unwrap_or_default();
     match scheme {
         "sqlite" => {
             sqlite::make_directory(&options.database_url)?;
-            sqlite::service::serve(options).await
+            sqlite::open::serve(options).await
         }
-        "postgres" | "postgresql" => postgres::service::serve(options).await,
+        "postgres" | "postgresql" => postgres::open::serve(options).await,
         // Only the scheme is repeated: what follows it may hold a password.
         other => Err(format!(
             "the database URL begins with {other:?}; the shop runs on sqlite: and postgres: URLs, for example \

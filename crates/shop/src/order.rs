@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::input::{Rules, check_text};
+use steadfast::Failure;
 
-/// The name of placing an order, as it is stored with each key.
-pub(crate) const OPERATION: &str = "orders.place";
+use crate::input::{check_text, invalid};
 
 /// Longer than any article number, short enough for one line of a table.
 const SKU_LENGTH_MAX: usize = 64;
@@ -13,25 +12,26 @@ const SKU_LENGTH_MAX: usize = 64;
 const QUANTITY_MAX: i64 = 1000;
 
 /// What a customer asks for.
-#[derive(Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewOrder {
     pub(crate) sku: String,
     pub(crate) quantity: i64,
 }
 
-impl Rules for NewOrder {
-    fn check(&self) -> Result<(), String> {
+impl NewOrder {
+    /// Whether it keeps the rules.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         check_text("sku", &self.sku, SKU_LENGTH_MAX)?;
         match self.quantity {
             1..=QUANTITY_MAX => Ok(()),
-            quantity => Err(format!("quantity is {quantity}; order 1 to {QUANTITY_MAX}")),
+            quantity => Err(invalid(format!("quantity is {quantity}; order 1 to {QUANTITY_MAX}"))),
         }
     }
 }
 
 /// An order as it is answered.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) id: String,
     pub(crate) owner: String,

@@ -1,12 +1,10 @@
 //! A payment: what is asked for, what is kept, and the rules.
 
 use serde::{Deserialize, Serialize};
+use steadfast::Failure;
 use uuid::Uuid;
 
-use crate::input::{Rules, check_text};
-
-/// The name of making a payment, as it is stored with each key.
-pub(crate) const OPERATION: &str = "payments.make";
+use crate::input::{check_text, invalid};
 
 /// Ten million in a currency with cents: a slip of the keyboard, rather than a payment, is larger.
 const AMOUNT_MAX: i64 = 1_000_000_000;
@@ -14,7 +12,7 @@ const AMOUNT_MAX: i64 = 1_000_000_000;
 const DESCRIPTION_LENGTH_MAX: usize = 200;
 
 /// What a customer asks for.
-#[derive(Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewPayment {
     /// In minor units: 1250 is 12.50 EUR.
@@ -24,23 +22,26 @@ pub(crate) struct NewPayment {
     pub(crate) description: Option<String>,
 }
 
-impl Rules for NewPayment {
-    const TAKES_FORMS: bool = true;
-
-    fn check(&self) -> Result<(), String> {
+impl NewPayment {
+    /// Whether it keeps the rules.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if !(1..=AMOUNT_MAX).contains(&self.amount) {
-            return Err(format!(
+            return Err(invalid(format!(
                 "amount is {}; send 1 to {AMOUNT_MAX} in minor units, 1250 for 12.50",
                 self.amount
-            ));
+            )));
         }
         if self.currency.len() != 3 || !self.currency.bytes().all(|byte| byte.is_ascii_uppercase()) {
-            return Err("currency is not three upper-case letters; send EUR, USD or another code of ISO 4217".into());
+            return Err(invalid(
+                "currency is not three upper-case letters; send EUR, USD or another code of ISO 4217",
+            ));
         }
         if let Some(order_id) = &self.order_id {
             let id = Uuid::parse_str(order_id).map(|id| id.to_string());
             if id.as_ref() != Ok(order_id) {
-                return Err("order_id is not an id as the shop writes it; send the id of one of your orders".into());
+                return Err(invalid(
+                    "order_id is not an id as the shop writes it; send the id of one of your orders",
+                ));
             }
         }
         match &self.description {
@@ -51,7 +52,7 @@ impl Rules for NewPayment {
 }
 
 /// A payment as it is answered.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Payment {
     pub(crate) id: String,
     pub(crate) owner: String,

@@ -1,13 +1,13 @@
-//! The shop on PostgreSQL: what only this database needs, and its copy of the service.
+//! The shop on PostgreSQL: what only this database needs, and its copy of what opens it.
 
 use sqlx::postgres::PgConnectOptions;
 
 use crate::banner::Whereabouts;
 
-#[path = "service/mod.rs"]
-pub(crate) mod service;
+#[path = "open/mod.rs"]
+pub(crate) mod open;
 
-/// The database this copy of the service is compiled for.
+/// The database this copy is compiled for.
 pub(crate) type Db = sqlx::Postgres;
 
 /// Counts those of the shop's tables that are there.

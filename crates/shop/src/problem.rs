@@ -21,15 +21,6 @@ impl Problem {
             detail: detail.into(),
         }
     }
-
-    /// The request is understood, and what it asks for is against the rules.
-    pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
-    }
-
-    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", detail)
-    }
 }
 
 impl IntoResponse for Problem {
@@ -54,7 +45,8 @@ impl IntoResponse for Problem {
 
 /// For paths the shop does not have.
 pub(crate) async fn no_such_path() -> Problem {
-    Problem::not_found("there is nothing at this path; the shop has /, /orders and /payments")
+    let detail = "there is nothing at this path; the shop has /, /orders and /payments";
+    Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
 /// For paths it has, with a method they do not.

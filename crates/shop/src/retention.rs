@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use steadfast::parse_duration;
 
-use crate::{order, payment};
+const OPERATIONS: [&str; 2] = ["orders.place", "payments.make"];
 
-const OPERATIONS: [&str; 2] = [order::OPERATION, payment::OPERATION];
+/// What holds when nobody says otherwise.
+const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// `24h` for every command, or `payments.make=1s` for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,9 +27,11 @@ impl Retention {
     }
 
     /// What holds for an operation: its own word before the general one, the last before the first.
-    pub(crate) fn of(all: &[Self], operation: &str) -> Option<Duration> {
+    pub(crate) fn of(all: &[Self], operation: &str) -> Duration {
         let find = |wanted: Option<&str>| all.iter().rev().find(|said| said.operation == wanted);
-        find(Some(operation)).or_else(|| find(None)).map(|said| said.duration)
+        find(Some(operation))
+            .or_else(|| find(None))
+            .map_or(RETENTION, |said| said.duration)
     }
 }
 
@@ -44,9 +47,9 @@ mod tests {
     #[test]
     fn an_operations_own_retention_goes_before_the_general_one() {
         let all = ["payments.make=1s", "2h"].map(|text| Retention::read(text).expect(text));
-        assert_eq!(Retention::of(&all, "payments.make"), Some(Duration::from_secs(1)));
-        assert_eq!(Retention::of(&all, "orders.place"), Some(Duration::from_secs(7200)));
-        assert_eq!(Retention::of(&all[..1], "orders.place"), None);
+        assert_eq!(Retention::of(&all, "payments.make"), Duration::from_secs(1));
+        assert_eq!(Retention::of(&all, "orders.place"), Duration::from_secs(7200));
+        assert_eq!(Retention::of(&all[..1], "orders.place"), RETENTION);
         for text in ["", "soon", "orders.place=", "orders=1s"] {
             assert!(Retention::read(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The shop on SQLite: what only this database needs, and its copy of the service.
+//! The shop on SQLite: what only this database needs, and its copy of what opens it.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use sqlx::sqlite::SqliteConnectOptions;
 use crate::StartError;
 use crate::banner::Whereabouts;
 
-#[path = "service/mod.rs"]
-pub(crate) mod service;
+#[path = "open/mod.rs"]
+pub(crate) mod open;
 
-/// The database this copy of the service is compiled for.
+/// The database this copy is compiled for.
 pub(crate) type Db = sqlx::Sqlite;
 
 /// Where the shop keeps its things when nobody says otherwise.

@@ -3,12 +3,12 @@
 //! [`arm`] reads the header before the idempotent layer; the handler strikes after its write, and the crash
 //! points inside Steadfast are struck by its observer, [`Lab::reached`].
 
+mod clock;
 mod fault;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use axum::extract::{FromRequestParts, Request, State};
-use axum::http::request::Parts;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -22,6 +22,8 @@ use tokio::sync::watch;
 use crate::auth::TOKENS;
 use crate::problem::Problem;
 use fault::{Fault, KillPoint};
+
+pub(crate) use clock::{Clock, ClockService};
 
 const SHOP_FAULT: &str = "shop-fault";
 
@@ -37,34 +39,27 @@ pub(crate) struct Lab {
 /// The accidents of one request. It travels in the request's extensions, and so lives exactly as long as the command,
 /// whether or not its client still waits.
 struct Armed {
-    lab: Arc<Lab>,
-    operation: &'static str,
     key: String,
     faults: Vec<Fault>,
 }
 
 impl Lab {
-    /// Steadfast's observer: a command has come to a crash point. Key and operation say which one it is.
+    /// Steadfast's observer: a command has come to a crash point. Its key says which one it is.
     pub(crate) fn reached(&self, point: Point, key: &Key) {
-        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_doomed = armed.iter().filter_map(Weak::upgrade).any(|armed| {
-            armed.operation == key.operation()
-                && armed.key == key.value()
-                && armed.faults.contains(&Fault::Kill(KillPoint::At(point)))
-        });
-        drop(armed);
-        if is_doomed {
+        let is_doomed = |armed: &Arc<Armed>| armed.faults.contains(&Fault::Kill(KillPoint::At(point)));
+        if self.armed_for(key).iter().any(is_doomed) {
             fault::kill(point.as_str());
         }
     }
 
-    fn arm(self: &Arc<Self>, operation: &'static str, key: String, faults: Vec<Fault>) -> Arc<Armed> {
-        let armed = Arc::new(Armed {
-            lab: self.clone(),
-            operation,
-            key,
-            faults,
-        });
+    fn armed_for(&self, key: &Key) -> Vec<Arc<Armed>> {
+        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = armed.iter().filter_map(Weak::upgrade);
+        all.filter(|armed| armed.key == key.value()).collect()
+    }
+
+    fn arm(&self, key: String, faults: Vec<Fault>) -> Arc<Armed> {
+        let armed = Arc::new(Armed { key, faults });
         let mut all = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&armed));
@@ -73,11 +68,7 @@ impl Lab {
 }
 
 /// Reads the header and prepares the accident, before the key is claimed.
-pub(crate) async fn arm(
-    State((lab, operation)): State<(Arc<Lab>, &'static str)>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn arm(State(lab): State<Arc<Lab>>, mut request: Request, next: Next) -> Response {
     let headers = request.headers();
     if headers.contains_key(SHOP_FAULT) {
         let text: Vec<_> = headers
@@ -87,7 +78,7 @@ pub(crate) async fn arm(
             .collect();
         match Fault::read_all(&text.join(",")) {
             Ok(faults) => {
-                let armed = lab.arm(operation, key_value(headers), faults);
+                let armed = lab.arm(key_value(headers), faults);
                 request.extensions_mut().insert(armed);
             }
             Err(detail) => return Problem::new(StatusCode::BAD_REQUEST, "unknown_fault", detail).into_response(),
@@ -106,23 +97,23 @@ fn key_value(headers: &HeaderMap) -> String {
     quoted.unwrap_or(text).to_owned()
 }
 
-/// What a handler knows of the accidents prepared for it: outside the lab, nothing.
-pub(crate) struct Faults(Option<Arc<Armed>>);
-
-impl<S: Sync> FromRequestParts<S> for Faults {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(Self(parts.extensions.get().cloned()))
-    }
-}
+/// What a service knows of the accidents prepared for its commands: outside the lab, nothing.
+#[derive(Clone)]
+pub(crate) struct Faults(Option<Arc<Lab>>);
 
 impl Faults {
+    pub(crate) fn of(lab: Option<&Arc<Lab>>) -> Self {
+        Self(lab.cloned())
+    }
+
     /// To be called with the row written and the transaction open: everything may happen here.
-    pub(crate) async fn after_write(&self) -> Result<(), Failure> {
-        let Some(armed) = &self.0 else { return Ok(()) };
-        for fault in &armed.faults {
-            fault.strike(&armed.lab).await?;
+    pub(crate) async fn after_write(&self, key: Option<&Key>) -> Result<(), Failure> {
+        let Some((lab, key)) = self.0.as_ref().zip(key) else {
+            return Ok(());
+        };
+        let armed = lab.armed_for(key);
+        for fault in armed.iter().flat_map(|armed| &armed.faults) {
+            fault.strike(lab).await?;
         }
         Ok(())
     }

@@ -1,27 +1,24 @@
-//! The service on one database: this folder is compiled once for each, and `super::Db` says for which.
-//!
 //! Opening the shop: connect, see that the tables are there, listen, say so, serve.
+//!
+//! This folder is compiled once for each database, and `super::Db` says for which.
 
 mod tables;
-mod orders;
-mod payments;
 mod clock;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{MethodRouter, get, post};
 use steadfast::{Builder, Code, Steadfast};
 
 use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
-use crate::lab::{self, Lab};
+use crate::lab::{self, Faults, Lab};
+use crate::orders::Orders;
+use crate::payments::Payments;
 use crate::problem::{no_such_method, no_such_path};
 use crate::retention::Retention;
-use crate::{ServeOptions, StartError, auth, banner, listen, order, page, payment};
-
-/// The most entries a list shows.
-const LIST_LENGTH_MAX: i64 = 100;
+use crate::{ServeOptions, StartError, auth, banner, listen, page};
+use clock::Time;
 
 pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
     let lab = options.lab.then(Arc::<Lab>::default);
@@ -60,38 +57,32 @@ async fn connect(options: &ServeOptions, lab: Option<&Arc<Lab>>) -> steadfast::R
 }
 
 fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) -> Router {
-    // Every command is idempotent; in the lab, an accident can be prepared for it before it begins.
-    let command = |operation: &'static str, handler: MethodRouter<Steadfast<Db>>| {
-        let mut layer = sf.idempotent().operation(operation);
-        if let Some(retention) = Retention::of(&options.retention, operation) {
-            layer = layer.retention(retention);
-        }
-        let idempotent = handler.route_layer(layer);
-        match lab {
-            Some(lab) => idempotent.layer(from_fn_with_state((lab.clone(), operation), lab::arm)),
-            None => idempotent,
-        }
+    let retention = |operation| Retention::of(&options.retention, operation);
+    let faults = Faults::of(lab);
+    let orders = Orders {
+        retention: retention("orders.place"),
+        faults: faults.clone(),
     };
-    let mut business = Router::new()
-        .route(
-            "/orders",
-            command(order::OPERATION, post(orders::place)).get(orders::list),
-        )
-        .route("/orders/{id}", get(orders::show))
-        .route(
-            "/payments",
-            command(payment::OPERATION, post(payments::make)).get(payments::list),
-        )
-        .route("/payments/{id}", get(payments::show));
+    let payments = Payments {
+        retention: retention("payments.make"),
+        faults,
+    };
+    let mut business = orders.on(sf).routes().merge(payments.on(sf).routes());
     let mut open = page::routes(lab.is_some()).merge(sf.routes());
     if let Some(lab) = lab {
-        business = business.route_layer(from_fn_with_state(sf.clone(), clock::follow));
-        open = open.merge(lab::routes(lab.clone())).merge(clock::routes());
+        let time = Time::new(sf);
+        business = business
+            .route_layer(from_fn_with_state(lab.clone(), lab::arm))
+            .route_layer(from_fn_with_state(time.clone(), clock::follow));
+        let moved = time
+            .clock
+            .routes()
+            .route_layer(from_fn_with_state(time, clock::go_along));
+        open = open.merge(lab::routes(lab.clone())).merge(moved);
     }
     business
         .route_layer(from_fn(auth::authenticate))
         .merge(open)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .with_state(sf.clone())
 }

@@ -62,7 +62,7 @@ async fn bad_orders_are_refused_and_change_nothing() {
         let long_sku = format!(r#"{{"sku":"{}","quantity":1}}"#, "x".repeat(65));
         let big = format!(r#"{{"sku":"{}","quantity":1}}"#, "x".repeat(3 * 1024 * 1024));
         vec![
-            ("no body", 422, order(b"")),
+            ("no body", 400, order(b"")),
             ("not JSON", 400, order(b"tea, please")),
             ("cut off", 400, order(br#"{"sku":"tea","#)),
             ("not UTF-8", 400, order(b"{\"sku\":\"\xff\",\"quantity\":1}")),
@@ -75,26 +75,26 @@ async fn bad_orders_are_refused_and_change_nothing() {
             ("too large", 413, order(big.as_bytes())),
             (
                 "a huge number",
-                422,
+                400,
                 order(br#"{"sku":"tea","quantity":123456789012345678901234567890}"#),
             ),
-            ("an endless number", 422, order(br#"{"sku":"tea","quantity":1e999999}"#)),
-            ("half a tea", 422, order(br#"{"sku":"tea","quantity":0.5}"#)),
-            ("no quantity", 422, order(br#"{"sku":"tea"}"#)),
-            ("none", 422, order(br#"{"sku":"tea","quantity":0}"#)),
-            ("less than none", 422, order(br#"{"sku":"tea","quantity":-1}"#)),
-            ("too many", 422, order(br#"{"sku":"tea","quantity":1001}"#)),
-            ("a number in words", 422, order(br#"{"sku":"tea","quantity":"two"}"#)),
-            ("NUL", 422, order(br#"{"sku":"te\u0000a","quantity":1}"#)),
-            ("a line break", 422, order(br#"{"sku":"te\na","quantity":1}"#)),
-            ("no name", 422, order(br#"{"sku":"","quantity":1}"#)),
-            ("a long name", 422, order(long_sku.as_bytes())),
+            ("an endless number", 400, order(br#"{"sku":"tea","quantity":1e999999}"#)),
+            ("half a tea", 400, order(br#"{"sku":"tea","quantity":0.5}"#)),
+            ("no quantity", 400, order(br#"{"sku":"tea"}"#)),
+            ("none", 400, order(br#"{"sku":"tea","quantity":0}"#)),
+            ("less than none", 400, order(br#"{"sku":"tea","quantity":-1}"#)),
+            ("too many", 400, order(br#"{"sku":"tea","quantity":1001}"#)),
+            ("a number in words", 400, order(br#"{"sku":"tea","quantity":"two"}"#)),
+            ("NUL", 400, order(br#"{"sku":"te\u0000a","quantity":1}"#)),
+            ("a line break", 400, order(br#"{"sku":"te\na","quantity":1}"#)),
+            ("no name", 400, order(br#"{"sku":"","quantity":1}"#)),
+            ("a long name", 400, order(long_sku.as_bytes())),
             (
                 "an unknown member",
-                422,
+                400,
                 order(br#"{"sku":"tea","quantity":1,"coupon":"x"}"#),
             ),
-            ("another type", 422, order(b"[]")),
+            ("another type", 400, order(b"[]")),
         ]
     })
     .await;
@@ -105,33 +105,33 @@ async fn bad_payments_are_refused_and_change_nothing() {
     refused(async |shop| {
         let pay = || shop.request("POST", "/payments").user("user-a").key("key-1");
         vec![
-            ("nothing", 422, pay().json(r#"{"amount":0,"currency":"EUR"}"#)),
+            ("nothing", 400, pay().json(r#"{"amount":0,"currency":"EUR"}"#)),
             (
                 "a fortune",
-                422,
+                400,
                 pay().json(r#"{"amount":1000000001,"currency":"EUR"}"#),
             ),
-            ("a fraction", 422, pay().json(r#"{"amount":12.5,"currency":"EUR"}"#)),
-            ("small letters", 422, pay().json(r#"{"amount":5,"currency":"eur"}"#)),
-            ("four letters", 422, pay().json(r#"{"amount":5,"currency":"EURO"}"#)),
+            ("a fraction", 400, pay().json(r#"{"amount":12.5,"currency":"EUR"}"#)),
+            ("small letters", 400, pay().json(r#"{"amount":5,"currency":"eur"}"#)),
+            ("four letters", 400, pay().json(r#"{"amount":5,"currency":"EURO"}"#)),
             (
                 "NUL",
-                422,
+                400,
                 pay().json(r#"{"amount":5,"currency":"EUR","description":"\u0000"}"#),
             ),
             (
                 "no id",
-                422,
+                400,
                 pay().json(r#"{"amount":5,"currency":"EUR","order_id":"tea"}"#),
             ),
-            ("words in a form", 422, pay().form("amount=five&currency=EUR")),
+            ("words in a form", 400, pay().form("amount=five&currency=EUR")),
             (
                 "NUL in a form",
-                422,
+                400,
                 pay().form("amount=5&currency=EUR&description=%00"),
             ),
-            ("twice in a form", 422, pay().form("amount=5&amount=6&currency=EUR")),
-            ("an empty form", 422, pay().form("")),
+            ("twice in a form", 400, pay().form("amount=5&amount=6&currency=EUR")),
+            ("an empty form", 400, pay().form("")),
             ("another media type", 415, pay().header("Content-Type", "text/plain")),
             ("no media type", 415, pay()),
         ]
@@ -149,9 +149,9 @@ async fn bad_paths_and_methods_are_refused() {
                 404,
                 get("/orders/01890000-0000-7000-8000-000000000000"),
             ),
-            ("no id", 404, get("/orders/tea")),
-            ("NUL", 404, get("/orders/%00")),
-            ("not UTF-8", 404, get("/payments/%ff")),
+            ("no id", 400, get("/orders/tea")),
+            ("NUL", 400, get("/orders/%00")),
+            ("not UTF-8", 400, get("/payments/%ff")),
             ("nowhere", 404, get("/nowhere")),
             ("another method", 405, shop.request("DELETE", "/orders").user("user-a")),
         ]

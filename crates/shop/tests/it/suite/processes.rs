@@ -109,7 +109,7 @@ async fn the_clock_of_the_lab_refuses_what_is_no_duration() {
         "[",
     ] {
         let refused = shop.request("POST", "/lab/clock").json(body).send().await;
-        assert_eq!(refused.status, 422, "{body}: {}", refused.text());
+        assert_eq!(refused.status, 400, "{body}: {}", refused.text());
     }
     let clock = shop.request("GET", "/lab/clock").send().await.json();
     assert_eq!(clock["ahead_ms"], 0);
