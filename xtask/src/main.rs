@@ -33,6 +33,7 @@ Every day:
   cargo xtask test -- -p steadfast in_flight -- --nocapture
   cargo xtask check                  before a commit
   cargo xtask bench command --quick  what a command costs, in three minutes
+  cargo xtask bench service          how long the compiler takes for a service
   cargo xtask chaos command --quick  kills, crashes and cuts, in three minutes
   eval \"$(cargo xtask services up)\"  a PostgreSQL that stays, for an editor")]
 struct Cli {

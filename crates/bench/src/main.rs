@@ -1,10 +1,11 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! A bench is a list of series of cases: [`command`] is the first. [`measure`] lets the cases of a series take turns,
+//! [`command`] is a list of series of cases, [`service`] is about the compiler. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
 mod command;
+mod service;
 mod measure;
 mod statistics;
 mod meter;
@@ -23,7 +24,7 @@ use clap::Parser;
 
 use error::{Context, Error, Result};
 use measure::{Pace, Series};
-use options::{Bench, Database, Options};
+use options::{Bench, Database, Options, SeriesOptions};
 use progress::Progress;
 use report::Figure;
 
@@ -60,12 +61,26 @@ fn run(bench: &Bench) -> Result<Vec<Figure>> {
     runtime.block_on(measure_all(bench))
 }
 
-/// Measures one series after the other and prints what comes out: JSON at once, the table at the end.
 async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
-    let options = bench.options();
-    let (name, mut all) = match bench {
-        Bench::Command(command) => ("command", command::series(command, find_server(options)?)?),
+    let figures = match bench {
+        Bench::Command(options) => {
+            let series = command::series(options, find_server(&options.series)?)?;
+            measure_series("command", &options.series, series).await?
+        }
+        Bench::Service(options) => {
+            let figures = Figure::of_series("service", Database::Sqlite, &service::measure(&options.options)?);
+            print_json(&options.options, &figures)?;
+            figures
+        }
     };
+    if !bench.options().json {
+        print!("{}", report::table(&figures));
+    }
+    Ok(figures)
+}
+
+/// Measures one series after the other.
+async fn measure_series(name: &'static str, options: &SeriesOptions, mut all: Vec<Series>) -> Result<Vec<Figure>> {
     for series in &mut all {
         series.select(&options.cases);
     }
@@ -74,7 +89,7 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
         return Err("no case has such a name; without --case you see all of them".into());
     }
     let pace = Pace {
-        rounds: options.rounds(),
+        rounds: options.options.rounds(),
         slice: options.slice(),
     };
     let slices = all.iter().map(|series| series.slices(&pace)).sum();
@@ -86,21 +101,22 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
         let measured = series.measure(&pace, &progress).await;
         progress.clear();
         let found = Figure::of_series(name, database, &measured?);
-        if options.json {
-            for figure in &found {
-                println!("{}", figure.to_json().context("writing a figure as JSON")?);
-            }
-        }
+        print_json(&options.options, &found)?;
         figures.extend(found);
-    }
-    if !options.json {
-        print!("{}", report::table(&figures));
     }
     Ok(figures)
 }
 
+/// JSON is printed as soon as there is a figure; the table comes at the end.
+fn print_json(options: &Options, figures: &[Figure]) -> Result<()> {
+    for figure in figures.iter().filter(|_| options.json) {
+        println!("{}", figure.to_json().context("writing a figure as JSON")?);
+    }
+    Ok(())
+}
+
 /// The server's URL, if PostgreSQL is to be measured and there is one.
-fn find_server(options: &Options) -> Result<Option<String>> {
+fn find_server(options: &SeriesOptions) -> Result<Option<String>> {
     if !options.wants(Database::Postgres) {
         return Ok(None);
     }

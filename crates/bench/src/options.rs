@@ -10,13 +10,15 @@ use std::time::Duration;
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Command(CommandOptions),
+    Service(ServiceOptions),
 }
 
 impl Bench {
     /// What every bench can be told.
     pub(crate) fn options(&self) -> &Options {
         match self {
-            Self::Command(command) => &command.options,
+            Self::Command(command) => &command.series.options,
+            Self::Service(service) => &service.options,
         }
     }
 }
@@ -25,7 +27,7 @@ impl Bench {
 #[derive(clap::Args)]
 pub(crate) struct CommandOptions {
     #[command(flatten)]
-    pub(crate) options: Options,
+    pub(crate) series: SeriesOptions,
 
     /// Keys in the table that is filled beforehand [default: 10000000; 1000000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -34,13 +36,24 @@ pub(crate) struct CommandOptions {
 
 impl CommandOptions {
     pub(crate) fn keys(&self) -> u64 {
-        self.keys
-            .unwrap_or(if self.options.quick { 1_000_000 } else { 10_000_000 })
+        let quick = self.series.options.quick;
+        self.keys.unwrap_or(if quick { 1_000_000 } else { 10_000_000 })
     }
 }
 
+/// How long `cargo check` takes for 20 commands under `#[service]`, as a ratio to the same by hand
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct ServiceOptions {
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+/// What a bench of series can be told.
+#[derive(clap::Args)]
+pub(crate) struct SeriesOptions {
+    #[command(flatten)]
+    pub(crate) options: Options,
+
     /// Measure on this database only [default: both]
     #[arg(long, value_enum)]
     pub(crate) database: Option<Database>,
@@ -49,6 +62,24 @@ pub(crate) struct Options {
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
 
+    /// How long each case runs in a round [default: 2; 0.6 with --quick]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+}
+
+impl SeriesOptions {
+    pub(crate) fn wants(&self, database: Database) -> bool {
+        self.database.is_none_or(|only| only == database)
+    }
+
+    pub(crate) fn slice(&self) -> Duration {
+        let default = Duration::from_millis(if self.options.quick { 600 } else { 2_000 });
+        self.seconds.unwrap_or(default)
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
     /// Few and short rounds: all of it within three minutes, to see that it works
     #[arg(long)]
     pub(crate) quick: bool,
@@ -56,10 +87,6 @@ pub(crate) struct Options {
     /// How often each comparison is made [default: 11; 7 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-
-    /// How long each case runs in a round [default: 2; 0.6 with --quick]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<Duration>,
 
     /// One line of JSON for each figure, instead of a table
     #[arg(long)]
@@ -69,24 +96,15 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Where SQLite keeps its files while it is measured: on a real disk
+    /// Where files are kept while it is measured: on a real disk
     #[arg(long, value_name = "PATH", env = "BENCH_DIRECTORY", default_value = "target/bench")]
     pub(crate) directory: PathBuf,
 }
 
 impl Options {
-    pub(crate) fn wants(&self, database: Database) -> bool {
-        self.database.is_none_or(|only| only == database)
-    }
-
     /// An odd number by default, so that the median is a round that took place.
     pub(crate) fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 7 } else { 11 }).into()
-    }
-
-    pub(crate) fn slice(&self) -> Duration {
-        let default = Duration::from_millis(if self.quick { 600 } else { 2_000 });
-        self.seconds.unwrap_or(default)
     }
 }
 

@@ -22,9 +22,9 @@ pub(crate) fn series(command: &CommandOptions, server_url: Option<String>) -> Re
     if let Some(url) = server_url {
         all.extend(postgres::series(&Server::new(&url)?, command.keys()));
     }
-    if command.options.wants(Database::Sqlite) {
-        make_directory(&command.options)?;
-        all.push(sqlite::series(command.options.directory.clone()));
+    if command.series.wants(Database::Sqlite) {
+        make_directory(&command.series.options)?;
+        all.push(sqlite::series(command.series.options.directory.clone()));
     }
     Ok(all)
 }
