@@ -22,6 +22,7 @@ mod payments;
 mod problem;
 mod retention;
 mod page;
+mod outside;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use outside::OutsideOptions;
 use retention::Retention;
 
 /// Why the shop could not open: a sentence for the person who started it.
@@ -51,6 +53,8 @@ struct Cli {
 enum Command {
     /// Opens the shop and serves until Ctrl-C or SIGTERM
     Serve(ServeOptions),
+    /// Runs the outside world to practise on: mail, payments, shipping and webhooks that can be told to fail
+    Outside(OutsideOptions),
 }
 
 /// How the shop is opened.
@@ -83,11 +87,12 @@ async fn main() -> ExitCode {
         .init();
     steadfast::telemetry::install_prometheus();
 
-    let options = match cli.command {
-        Some(Command::Serve(options)) => options,
-        None => cli.serve,
+    let ended = match cli.command {
+        Some(Command::Outside(options)) => outside::serve(&options).await,
+        Some(Command::Serve(options)) => serve(&options).await,
+        None => serve(&cli.serve).await,
     };
-    match serve(&options).await {
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match error.downcast_ref::<steadfast::Error>() {

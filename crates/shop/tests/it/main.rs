@@ -11,6 +11,7 @@
 
 mod sqlite;
 mod postgres;
+mod outside;
 mod process;
 mod http;
 

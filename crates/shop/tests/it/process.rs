@@ -27,10 +27,21 @@ impl Shop {
 
     /// Starts it on a port of its own and waits until it serves.
     pub(crate) async fn start(url: &str, flags: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(flags)
-            .env("DATABASE_URL", url)
+        let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
+        shop.arg("serve").args(flags).env("DATABASE_URL", url);
+        Self::spawn(shop).await
+    }
+
+    /// Starts the outside world, on a ledger.
+    pub(crate) async fn outside(ledger: &str) -> Self {
+        let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
+        shop.args(["outside", "--ledger", ledger]);
+        Self::spawn(shop).await
+    }
+
+    async fn spawn(mut shop: Command) -> Self {
+        let mut child = shop
+            .args(["--listen", "127.0.0.1:0"])
             .env_remove("RUST_LOG")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -88,6 +99,15 @@ impl Shop {
 
     pub(crate) async fn release(&self) {
         assert_eq!(self.request("POST", "/lab/release").send().await.status, 200);
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// `kill -9`, and the wait for its end.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
     }
 
     /// Asks for the orderly end.

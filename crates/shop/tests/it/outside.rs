@@ -1,0 +1,227 @@
+//! The outside world: it does as it is told, and its ledger says what it did.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::http::Request;
+use crate::process::Shop;
+
+struct Outside {
+    process: Shop,
+    directory: TempDir,
+}
+
+impl Outside {
+    async fn start() -> Self {
+        let directory = TempDir::new().unwrap();
+        Self {
+            process: Shop::outside(&ledger(&directory)).await,
+            directory,
+        }
+    }
+
+    /// `kill -9`, and up again on the same ledger.
+    async fn crash(&mut self) {
+        self.process.kill().await;
+        self.process = Shop::outside(&ledger(&self.directory)).await;
+    }
+
+    async fn behave(&self, behaviour: Value) {
+        let told = self.process.request("POST", "/behaviour").json(behaviour.to_string());
+        assert_eq!(told.send().await.status, 201);
+    }
+
+    fn pay(&self, key: &str) -> Request {
+        let request = self.process.request("POST", "/payments").key(key);
+        request.json(r#"{"amount":1250,"currency":"EUR"}"#)
+    }
+
+    fn mail(&self) -> Request {
+        let request = self.process.request("POST", "/mail");
+        request.json(r#"{"to":"user-a","subject":"your tea"}"#)
+    }
+
+    /// The calls or the effects of a service.
+    async fn ledger(&self, part: &str, service: &str) -> Vec<Value> {
+        let path = format!("/ledger?service={service}");
+        let shown = self.process.request("GET", &path).send().await.json();
+        shown[part].as_array().unwrap().clone()
+    }
+}
+
+fn ledger(directory: &TempDir) -> String {
+    format!("sqlite://{}", directory.path().join("outside.db").display())
+}
+
+fn of(rows: &[Value], field: &str) -> Vec<Value> {
+    rows.iter().map(|row| row[field].clone()).collect()
+}
+
+#[tokio::test]
+async fn a_payment_happens_once_for_its_key_and_can_be_looked_up_by_it() {
+    let outside = Outside::start().await;
+    let first = outside.pay("p-1").send().await;
+    let again = outside.pay("p-1").send().await;
+    assert_eq!((first.status, again.status), (201, 201));
+    assert_eq!(first.body, again.body);
+    assert!(!first.is_replayed() && again.is_replayed());
+    let other = outside.process.request("POST", "/payments").key("p-1");
+    assert_eq!(other.json(r#"{"amount":1,"currency":"EUR"}"#).send().await.status, 422);
+
+    let found = outside.process.request("GET", "/payments?key=p-1").send().await;
+    assert_eq!(found.json(), first.json());
+    assert_eq!(
+        outside.process.request("GET", "/payments?key=p-2").send().await.status,
+        404
+    );
+    assert_eq!(outside.ledger("effects", "payments").await.len(), 1);
+    assert_eq!(
+        of(&outside.ledger("calls", "payments").await, "status"),
+        [201, 201, 422, 200, 404]
+    );
+}
+
+#[tokio::test]
+async fn a_payment_is_authorised_then_captured_then_refunded() {
+    let outside = Outside::start().await;
+    let id = outside.pay("p-1").send().await.json()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let step = |step: &str, key: &str| {
+        outside
+            .process
+            .request("POST", &format!("/payments/{id}/{step}"))
+            .key(key)
+    };
+    assert_eq!(step("refund", "r-1").send().await.status, 409);
+    assert_eq!(step("capture", "c-1").send().await.json()["state"], "captured");
+    assert!(step("capture", "c-1").send().await.is_replayed());
+    assert_eq!(step("capture", "c-2").send().await.status, 409);
+    assert_eq!(step("refund", "r-1").send().await.json()["state"], "refunded");
+    let done = outside.ledger("effects", "payments").await;
+    assert_eq!(
+        of(&done, "operation"),
+        ["payments.authorise", "payments.capture", "payments.refund"]
+    );
+}
+
+#[tokio::test]
+async fn what_is_told_to_fail_does_nothing_and_says_so() {
+    let outside = Outside::start().await;
+    outside
+        .behave(json!({ "service": "mail", "do": "fail", "status": 503, "next": 2 }))
+        .await;
+    for status in [503, 503, 202] {
+        assert_eq!(outside.mail().send().await.status, status);
+    }
+    assert_eq!(
+        of(&outside.ledger("calls", "mail").await, "behaviour"),
+        ["fail 503", "fail 503", "succeed"]
+    );
+    assert_eq!(outside.ledger("effects", "mail").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_dropped_connection_has_its_effect_and_no_answer() {
+    let outside = Outside::start().await;
+    outside
+        .behave(json!({ "service": "payments", "do": "drop", "next": 1 }))
+        .await;
+    assert!(outside.pay("p-1").try_send().await.is_err(), "not a byte is answered");
+    assert_eq!(outside.ledger("effects", "payments").await.len(), 1);
+    let again = outside.pay("p-1").send().await;
+    assert!(again.is_replayed());
+    assert_eq!(outside.ledger("effects", "payments").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_slow_answer_comes_after_its_effect() {
+    let outside = Outside::start().await;
+    outside
+        .behave(json!({ "service": "mail", "do": "slow", "delay": "60s" }))
+        .await;
+    let waiting = outside.mail().dispatch().await.unwrap();
+    crate::eventually("the mail is sent", async || {
+        outside.ledger("effects", "mail").await.len() == 1
+    })
+    .await;
+    drop(waiting);
+    let clear = outside.process.request("DELETE", "/behaviour").send().await;
+    assert_eq!(clear.status, 204);
+    assert_eq!(outside.mail().send().await.status, 202);
+}
+
+#[tokio::test]
+async fn the_ledger_and_the_keys_survive_a_kill() {
+    let mut outside = Outside::start().await;
+    let first = outside.pay("p-1").send().await;
+    outside.crash().await;
+    assert_eq!(outside.pay("p-1").send().await.body, first.body);
+    assert_eq!(outside.ledger("effects", "payments").await.len(), 1);
+    assert_eq!(outside.ledger("calls", "payments").await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_webhook_acts_once_for_its_id_and_is_kept_with_what_signs_it() {
+    let outside = Outside::start().await;
+    let hook = |id: &str| {
+        let request = outside
+            .process
+            .request("POST", "/webhooks/orders")
+            .header("Webhook-Id", id);
+        request
+            .header("Webhook-Signature", "v1,abc")
+            .json(r#"{"type":"order.placed"}"#)
+    };
+    for id in ["w-1", "w-1", "w-2"] {
+        assert_eq!(hook(id).send().await.status, 200);
+    }
+    let effects = outside.ledger("effects", "webhooks").await;
+    assert_eq!(of(&effects, "key"), ["w-1", "w-2"]);
+    assert_eq!(effects[0]["detail"]["headers"]["webhook-signature"], "v1,abc");
+    assert_eq!(effects[0]["detail"]["body"]["type"], "order.placed");
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_with_a_problem_and_the_ledger_can_be_read_in_parts() {
+    let outside = Outside::start().await;
+    for (status, request) in [
+        (400, outside.process.request("POST", "/mail").json("nonsense")),
+        (
+            400,
+            outside
+                .process
+                .request("POST", "/payments")
+                .json(r#"{"amount":0,"currency":"EUR"}"#),
+        ),
+        (
+            400,
+            outside
+                .process
+                .request("POST", "/behaviour")
+                .json(r#"{"service":"mail","do":"explode"}"#),
+        ),
+        (400, outside.process.request("GET", "/shipping/quote?sku=tea")),
+        (400, outside.process.request("GET", "/ledger?limit=many")),
+        (404, outside.process.request("POST", "/payments/none/capture")),
+        (404, outside.process.request("GET", "/nowhere")),
+        (405, outside.process.request("DELETE", "/mail")),
+    ] {
+        let refused = request.send().await;
+        assert_eq!(refused.status, status, "{}", refused.text());
+        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    }
+    let quote = outside
+        .process
+        .request("GET", "/shipping/quote?sku=tea&quantity=2")
+        .send()
+        .await;
+    assert_eq!(quote.json(), json!({ "price": 590, "currency": "EUR", "days": 2 }));
+    let all = outside.process.request("GET", "/ledger?limit=2").send().await.json();
+    let ids = of(all["calls"].as_array().unwrap(), "id");
+    let rest = format!("/ledger?after={}", ids[1]);
+    let rest = outside.process.request("GET", &rest).send().await.json();
+    assert_eq!((ids.len(), rest["calls"].as_array().unwrap().len()), (2, 2));
+    assert_eq!(all["effects"], json!([]));
+}
