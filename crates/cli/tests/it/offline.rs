@@ -143,6 +143,20 @@ async fn a_call_without_a_database_or_with_a_wrong_url_says_what_to_write() {
 }
 
 #[tokio::test]
+async fn a_query_is_understood_wherever_it_is_written() {
+    let print = async |line: &str| {
+        let call = Call::new(&format!("fingerprint --json {line}")).input("{}");
+        call.run().await.ok()
+    };
+    let expected = print("--path /orders --query b=2&a=1").await;
+    assert_eq!(print("--path /orders?b=2&a=1").await, expected);
+    assert_eq!(print("--path /orders --query ?b=2&a=1 --method post").await, expected);
+    assert_ne!(print("--path /orders").await, expected);
+    let twice = Call::new("fingerprint --path /orders?a=1 --query b=2").run().await;
+    twice.refused(2, "the query of the request is there twice", "not both");
+}
+
+#[tokio::test]
 async fn a_fingerprint_says_of_what_it_is_and_is_that_of_the_library() {
     let spelled = "{ \"sku\": \"tea\", \"quantity\": 2.0 }";
     let call = Call::new("fingerprint --operation orders.place --json")
