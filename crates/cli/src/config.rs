@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::error::{CliError, Exit, Result};
 use crate::options::{Engine, GlobalOptions};
 use crate::output::{self, Output};
+use crate::secret::mask_url;
 use crate::suggest::nearest;
 
 const FILE: &str = "steadfast.toml";
@@ -91,6 +92,16 @@ impl Config {
         })
     }
 
+    /// Where a file that the URL names by a relative path lies: beside the `steadfast.toml` that names it, or else in the
+    /// current directory.
+    pub(crate) fn database_directory(&self) -> Option<&Path> {
+        let setting = self.settings.iter().find(|setting| setting.name == DATABASE_URL);
+        match setting.map(|setting| &setting.source) {
+            Some(Source::File(path)) => path.parent(),
+            _ => None,
+        }
+    }
+
     /// Which database the URL is of.
     pub(crate) fn engine(&self) -> Result<Engine> {
         // Only the scheme is repeated: what follows it may hold a password.
@@ -135,7 +146,7 @@ impl Config {
     pub(crate) fn show(&self, output: &Output) -> Result<Exit> {
         let shown = self.settings.each_ref().map(|setting| Shown {
             setting: setting.name,
-            value: setting.value.as_deref().map(mask),
+            value: setting.value.as_deref().map(mask_url),
             from: setting.source.to_string(),
         });
         output.records(&shown, &["setting", "value", "from"], |setting| {
@@ -245,52 +256,9 @@ fn suggestion(name: &str) -> String {
     }
 }
 
-/// A text that may be a URL, without the password in it.
-fn mask(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text.to_owned();
-    };
-    let masked = match rest.rsplit_once('@') {
-        Some((user, host)) => match user.split_once(':') {
-            Some((user, _)) => format!("{user}:****@{host}"),
-            None => rest.to_owned(),
-        },
-        None => rest.to_owned(),
-    };
-    let Some((place, query)) = masked.split_once('?') else {
-        return format!("{scheme}://{masked}");
-    };
-    let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((name, _)) if name.contains("password") => format!("{name}=****"),
-        _ => parameter.to_owned(),
-    });
-    format!("{scheme}://{place}?{}", parameters.collect::<Vec<_>>().join("&"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_password_is_masked_wherever_a_url_may_hold_it() {
-        for (url, shown) in [
-            ("postgres://ops:secret@db/shop", "postgres://ops:****@db/shop"),
-            ("postgres://ops:s@cr:et@db/shop", "postgres://ops:****@db/shop"),
-            (
-                "postgres://db/shop?password=secret&sslmode=require",
-                "postgres://db/shop?password=****&sslmode=require",
-            ),
-            (
-                "postgres://ops:secret@db/shop?sslpassword=secret",
-                "postgres://ops:****@db/shop?sslpassword=****",
-            ),
-            ("postgres://ops@db/shop", "postgres://ops@db/shop"),
-            ("sqlite://shop.db", "sqlite://shop.db"),
-            ("billing", "billing"),
-        ] {
-            assert_eq!(mask(url), shown);
-        }
-    }
 
     #[test]
     fn a_mistyped_name_finds_the_one_that_was_meant() {

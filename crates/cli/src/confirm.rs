@@ -25,5 +25,5 @@ pub(crate) fn confirm(context: &Context, question: &str) -> Result<bool> {
     let _ = io::stderr().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
-    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(read.is_ok() && matches!(&*answer.trim().to_lowercase(), "y" | "yes"))
 }

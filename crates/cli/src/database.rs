@@ -1,5 +1,8 @@
 //! Opening the database that the settings name, with no more rights than the verb needs.
 
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -40,18 +43,22 @@ pub(crate) use on_database;
 
 /// Opens a file. Whoever only reads cannot change it, and nobody makes one by mistyping its name.
 pub(crate) fn open_sqlite(context: &Context, access: Access) -> Result<Builder<Sqlite>> {
-    let options: SqliteConnectOptions = context.config.database_url()?.parse().map_err(|error| {
+    let url = context.config.database_url()?;
+    let options: SqliteConnectOptions = url.parse().map_err(|error| {
         CliError::new(Exit::Usage, "the database URL cannot be read", "write sqlite://FILE").because(&error)
     })?;
-    let file = options.get_filename().to_owned();
-    if access != Access::Create && !file.exists() {
+    if names_no_file(url) {
         return Err(CliError::new(
-            Exit::Failed,
-            format!("the database file {} does not exist", file.display()),
-            "look at the path: it counts from the current directory; `steadfast migrate up` makes a new file",
+            Exit::Usage,
+            "the database URL names no file",
+            "write sqlite://FILE: a database in memory is seen only by the process that made it",
         ));
     }
+    let beside = context.config.database_directory().unwrap_or(Path::new(""));
+    let file = beside.join(options.get_filename());
+    check_file(&file, access)?;
     let options = options
+        .filename(&file)
         .read_only(access == Access::Read)
         .create_if_missing(access == Access::Create)
         .busy_timeout(PATIENCE);
@@ -59,6 +66,39 @@ pub(crate) fn open_sqlite(context: &Context, access: Access) -> Result<Builder<S
         .acquire_timeout(PATIENCE)
         .connect_lazy_with(options);
     Ok(Steadfast::builder(pool).schema(context.config.schema())?)
+}
+
+fn names_no_file(url: &str) -> bool {
+    let name = url.trim_start_matches("sqlite:").trim_start_matches("//");
+    name.is_empty() || name.starts_with('?') || name.contains(":memory:") || name.contains("mode=memory")
+}
+
+/// Fails with what is in the way, since SQLite would say little more than that there is something.
+fn check_file(file: &Path, access: Access) -> Result<()> {
+    let wrong = |what: &str, help: &str| {
+        let what = format!("the database file {} {what}", file.display());
+        Err(CliError::new(Exit::Failed, what, help))
+    };
+    match fs::metadata(file) {
+        Ok(found) if found.is_dir() => wrong("is a directory", "name a file in it"),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            wrong("cannot be looked at", "look at your rights on the directories above it")
+                .map_err(|told| told.because(&error))
+        }
+        Err(_) if access != Access::Create => wrong(
+            "does not exist",
+            "look at the path: one from steadfast.toml counts from there, any other from the current directory; `steadfast \
+             migrate up` makes a new file",
+        ),
+        Err(_) => match file.parent() {
+            Some(directory) if directory != Path::new("") && !directory.is_dir() => wrong(
+                "cannot be made: its directory does not exist",
+                "make the directory, or look at the path",
+            ),
+            _ => Ok(()),
+        },
+    }
 }
 
 /// Connects to a server. What may be done there is the role's business.

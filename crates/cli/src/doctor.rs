@@ -20,7 +20,7 @@ pub(crate) async fn run(context: &Context) -> Result<Exit> {
     let checks = on_database!(context, Access::Read, builder => match builder {
         Ok(builder) => builder.examine().await,
         Err(error) if error.exit == Exit::Usage => return Err(error),
-        Err(error) => vec![Check::fail("reachable", error.what(), error.help())],
+        Err(error) => vec![Check::fail("reachable", error.line(), error.help())],
     });
     if context.output.is_json {
         let shown: Vec<_> = checks.iter().map(shown).collect();

@@ -1,10 +1,11 @@
 //! How a call can end, and how trouble is told: `error[SF301]: what happened to which thing`, its causes, and
 //! `help: what to do`.
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 use steadfast::Code;
+
+use crate::secret::mask;
 
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
@@ -61,6 +62,13 @@ impl CliError {
         &self.what
     }
 
+    /// The same in one line, with its code and its causes.
+    pub(crate) fn line(&self) -> String {
+        let code = self.code.map(|code| code.to_string());
+        let words = code.iter().chain([&self.what]).chain(&self.causes);
+        mask(&words.map(String::as_str).collect::<Vec<_>>().join(": "))
+    }
+
     /// What to do about it.
     pub(crate) fn help(&self) -> &str {
         &self.help
@@ -68,28 +76,22 @@ impl CliError {
 
     pub(crate) fn print(&self) {
         let code = self.code.map_or_else(String::new, |code| format!("[{code}]"));
-        eprintln!("error{code}: {}", self.what);
+        let mut told = format!("error{code}: {}\n", self.what);
         for cause in &self.causes {
-            eprintln!("  caused by: {cause}");
+            told += &format!("  caused by: {cause}\n");
         }
-        eprintln!("help: {}", self.help);
+        eprintln!("{}help: {}", mask(&told), self.help);
     }
 }
 
 impl From<steadfast::Error> for CliError {
     fn from(error: steadfast::Error) -> Self {
-        let mut causes = Vec::new();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            causes.push(cause.to_string());
-            source = cause.source();
-        }
         Self {
             exit: exit_of(error.code()),
             code: Some(error.code()),
             what: error.what().to_owned(),
-            causes,
-            help: help_for(&error),
+            causes: error.cause().into_iter().collect(),
+            help: error.remedy().to_owned(),
         }
     }
 }
@@ -100,22 +102,4 @@ fn exit_of(code: Code) -> Exit {
         Code::InFlight | Code::Conflict | Code::Locked => Exit::Conflict,
         _ => Exit::Failed,
     }
-}
-
-/// The library's advice, but where it speaks to the sender of a request and not to the person at a terminal.
-fn help_for(error: &steadfast::Error) -> String {
-    match error.code() {
-        Code::Unreachable | Code::ConnectionLost | Code::PoolExhausted => {
-            "look whether the server runs, and whether the database URL is right: `steadfast config` shows where it came from"
-        }
-        Code::Locked => "another process is writing; try again",
-        Code::ReadOnly => "use the primary, or a file you may write",
-        Code::NotPermitted => {
-            "use a role that may do this; `steadfast doctor` names the rights it lacks, and docs/guide/tables.md has the grants"
-        }
-        Code::Database => "the cause is the database's own word; `steadfast doctor` looks closer",
-        Code::AnswerLocked => "the answer is encrypted, and only a service that has the key can read it",
-        _ => error.help(),
-    }
-    .to_owned()
 }

@@ -21,20 +21,22 @@ struct Shown {
 }
 
 pub(crate) fn run(context: &Context, options: &FingerprintOptions) -> Result<Exit> {
+    let (path, query) = target(options)?;
+    let method = options.method.to_ascii_uppercase();
     let input = read(options.file.as_deref())?;
-    let (meaning, of) = match (&options.operation, &options.path) {
-        (Some(operation), _) => (
+    let (meaning, of) = match &options.operation {
+        Some(operation) => (
             Meaning::Call {
                 operation,
                 input: &input,
             },
             format!("a Rust call of {operation}: operation and input"),
         ),
-        (None, path) => (
+        None => (
             Meaning::Request {
-                method: &options.method,
-                path: path.as_deref().unwrap_or_default(),
-                query: &options.query,
+                method: &method,
+                path,
+                query,
                 media_type: options.content_type.as_bytes(),
                 body: &input,
             },
@@ -64,6 +66,21 @@ pub(crate) fn run(context: &Context, options: &FingerprintOptions) -> Result<Exi
         ],
     )?;
     Ok(Exit::Ok)
+}
+
+/// The path and the query of a request, however they were written.
+fn target(options: &FingerprintOptions) -> Result<(&str, &str)> {
+    let path = options.path.as_deref().unwrap_or_default();
+    let query = options.query.as_deref().map(|query| query.trim_start_matches('?'));
+    match (path.split_once('?'), query) {
+        (Some(_), Some(_)) => Err(CliError::new(
+            Exit::Usage,
+            "the query of the request is there twice",
+            "write it behind the path or with --query, not both",
+        )),
+        (Some((path, query)), None) => Ok((path, query)),
+        (None, query) => Ok((path, query.unwrap_or_default())),
+    }
 }
 
 fn read(file: Option<&Path>) -> Result<Vec<u8>> {

@@ -8,6 +8,7 @@ mod options;
 mod config;
 mod database;
 mod error;
+mod secret;
 mod output;
 mod confirm;
 mod suggest;
@@ -40,7 +41,10 @@ pub(crate) struct Context {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     match run(cli).await {
         Ok(exit) => exit.into(),
         Err(error) => {
@@ -48,6 +52,17 @@ async fn main() -> ExitCode {
             error.exit.into()
         }
     }
+}
+
+/// Says what is wrong with the line, or the help that was asked for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let told = error.to_string();
+    let masked = secret::mask(&told);
+    if masked == told {
+        error.exit();
+    }
+    eprint!("{masked}");
+    Exit::Usage.into()
 }
 
 async fn run(cli: Cli) -> Result<Exit> {

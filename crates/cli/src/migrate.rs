@@ -42,15 +42,15 @@ impl Shown {
 
 /// Runs what is missing, and shows what that was.
 pub(crate) async fn up(context: &Context) -> Result<Exit> {
-    let (before, after) = on_database!(context, Access::Create, builder => {
+    let (count, migrations) = on_database!(context, Access::Create, builder => {
         let builder = builder?;
-        let before = builder.migrations().await?;
-        builder.migrate().await?;
+        let count = builder.migrate().await?;
         // Tables of a newer program are not ours to call up to date.
         builder.build().await?;
-        (before, builder.migrations().await?)
+        (count, builder.migrations().await?)
     });
-    let ran = after.iter().filter(|migration| !before.contains(migration));
+    // What ran is the end of what there is: nothing newer was there, or building had failed.
+    let ran = migrations.iter().skip(migrations.len().saturating_sub(count));
     let ran: Vec<_> = ran.map(Shown::new).collect();
     if ran.is_empty() {
         context.output.remark("nothing to do: the tables are up to date");

@@ -225,17 +225,17 @@ pub(crate) struct FingerprintOptions {
     /// The input or body; standard input if it is left out or `-`
     pub(crate) file: Option<PathBuf>,
     /// A Rust call of this operation: `sf.command(OPERATION, key).input(..)`
-    #[arg(long, conflicts_with_all = ["method", "path"], required_unless_present = "path")]
+    #[arg(long, conflicts_with_all = ["method", "path", "content_type"], required_unless_present = "path")]
     pub(crate) operation: Option<String>,
     /// A request with this method, through `sf.idempotent()`
     #[arg(long, default_value = "POST")]
     pub(crate) method: String,
-    /// The path of the request
+    /// The path of the request, with its query behind a `?` if it has one
     #[arg(long)]
     pub(crate) path: Option<String>,
-    /// The query of the request, without its `?`
-    #[arg(long, default_value = "", hide_default_value = true, requires = "path")]
-    pub(crate) query: String,
+    /// The query of the request, if it is not behind the path
+    #[arg(long, requires = "path")]
+    pub(crate) query: Option<String>,
     /// The Content-Type of the request
     #[arg(long, value_name = "TYPE", default_value = "application/json")]
     pub(crate) content_type: String,

@@ -22,8 +22,9 @@ impl Timestamp {
         Self(self.0.saturating_add(micros(duration)))
     }
 
+    /// Not before 1970, when nothing of ours can have happened: a database may refuse to go farther back.
     pub(crate) fn before(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(micros(duration)))
+        Self(self.0.saturating_sub(micros(duration)).max(0))
     }
 }
 

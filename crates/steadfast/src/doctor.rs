@@ -73,7 +73,9 @@ impl Check {
 
     /// It could not be looked at, or said no.
     pub fn failed(name: &'static str, error: &Error) -> Self {
-        Self::fail(name, format!("{}: {}", error.code(), error.what()), error.help())
+        let cause = error.cause().map_or_else(String::new, |cause| format!(": {cause}"));
+        let found = format!("{}: {}{cause}", error.code(), error.what());
+        Self::fail(name, found, error.remedy())
     }
 }
 

@@ -30,6 +30,7 @@ struct Inner {
     code: Code,
     message: String,
     source: Option<BoxError>,
+    remedy: Option<&'static str>,
     failure: Option<Failure>,
     replayed: bool,
 }
@@ -42,6 +43,7 @@ impl Error {
             code,
             message: message.into(),
             source: None,
+            remedy: None,
             failure: None,
             replayed: false,
         }))
@@ -49,6 +51,11 @@ impl Error {
 
     pub(crate) fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.0.source = Some(source.into());
+        self
+    }
+
+    pub(crate) fn with_remedy(mut self, remedy: Option<&'static str>) -> Self {
+        self.0.remedy = remedy;
         self
     }
 
@@ -93,6 +100,26 @@ impl Error {
     pub fn help(&self) -> &str {
         let said = self.0.message.split_once("; ").map(|(_, help)| help);
         said.unwrap_or(self.0.code.explanation())
+    }
+
+    /// What whoever looks after the database can do about it; [`help`](Self::help) speaks to whoever sent the command.
+    pub fn remedy(&self) -> &str {
+        self.0.remedy.or(remedy_of(self.0.code)).unwrap_or(self.help())
+    }
+
+    /// The innermost cause in the words of the database or the system: for operators and logs, never for callers.
+    pub fn cause(&self) -> Option<String> {
+        let mut cause = std::error::Error::source(self)?;
+        loop {
+            // The driver puts its own words around those of the database.
+            if let Some(sqlx::Error::Database(error)) = cause.downcast_ref() {
+                return Some(error.message().to_owned());
+            }
+            match cause.source() {
+                Some(source) => cause = source,
+                None => return Some(cause.to_string()),
+            }
+        }
     }
 
     /// What the handler returned, when the code is [`Code::HandlerFailed`].
@@ -157,6 +184,24 @@ impl std::error::Error for Error {
             None => self.0.source.as_ref().map(|source| &**source as _),
         }
     }
+}
+
+/// What an operator can do, where the explanation of the code speaks to the sender of a request.
+fn remedy_of(code: Code) -> Option<&'static str> {
+    Some(match code {
+        Code::Unreachable | Code::ConnectionLost => {
+            "look whether the server runs, and whether the database URL is right: `steadfast config` shows where it came from"
+        }
+        Code::PoolExhausted => "look who holds the connections of the server, or allow it more of them",
+        Code::Locked => "another process is writing; try again",
+        Code::ReadOnly => "use the primary, or a role whose default_transaction_read_only is off",
+        Code::NotPermitted => {
+            "use a role that may do this; `steadfast doctor` names the rights it lacks, and docs/guide/tables.md has the grants"
+        }
+        Code::Database => "the cause is the database's own word; its log may say more",
+        Code::AnswerLocked => "the answer is encrypted, and only a service that has the key can read it",
+        _ => return None,
+    })
 }
 
 macro_rules! codes {
@@ -317,6 +362,25 @@ mod tests {
         assert_eq!(ours().unwrapped().code(), Code::NotPermitted);
         let theirs = Error::failed(Failure::transient("busy", "not now"), false).unwrapped();
         assert_eq!((theirs.code(), theirs.failure().is_some()), (Code::HandlerFailed, true));
+    }
+
+    #[test]
+    fn the_sender_and_the_operator_are_told_different_things() {
+        let error = Error::new(Code::Unreachable, "PostgreSQL does not accept connections");
+        assert!(error.help().contains("Send the same request again"));
+        assert!(error.remedy().contains("whether the server runs"));
+        assert_eq!(error.with_remedy(Some("look at the file")).remedy(), "look at the file");
+        let error = Error::new(Code::TablesMissing, "no tables; run the migrations");
+        assert_eq!(error.remedy(), "run the migrations");
+    }
+
+    #[test]
+    fn the_cause_is_told_once_and_without_the_words_around_it() {
+        let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let lost = Error::new(Code::ConnectionLost, "asking").with_source(sqlx::Error::Io(refused()));
+        let error = Error::new(Code::Unreachable, "no connections").with_source(lost);
+        assert_eq!(error.cause(), Some(refused().to_string()));
+        assert_eq!(Error::new(Code::Full, "full").cause(), None);
     }
 
     #[test]

@@ -477,18 +477,19 @@ impl<Db: Database> Builder<Db> {
         self
     }
 
-    /// Creates or upgrades the tables, in one transaction, alone among all processes that try.
+    /// Creates or upgrades the tables, in one transaction, alone among all processes that try, and says how many
+    /// migrations it ran.
     ///
     /// # Errors
     /// If the role may not create them, or the database does not answer. Nothing was changed then.
-    pub async fn migrate(&self) -> Result<()> {
+    pub async fn migrate(&self) -> Result<usize> {
         let store = self.store()?;
         // In a task of its own, as everything that begins a transaction.
         let applied = tokio::spawn(async move { store.migrate().await }.in_current_span())
             .await
             .map_err(|error| Error::new(Code::Database, "the migrations did not end").with_source(error))??;
         tracing::debug!(applied, "the tables are up to date");
-        Ok(())
+        Ok(applied)
     }
 
     /// Which migrations this program knows, and which of them have run. It needs only the right to read.

@@ -11,6 +11,8 @@
 
 mod sqlite;
 mod postgres;
+#[cfg(target_os = "linux")]
+mod pooler;
 mod process;
 mod offline;
 mod guide;

@@ -138,8 +138,47 @@ async fn a_call_without_a_database_or_with_a_wrong_url_says_what_to_write() {
     let said = Call::new("keys list --database-url postgres://ops:secret@db:port/shop")
         .run()
         .await;
-    said.refused(2, "error[SF303]: reading the database URL", "");
+    said.refused(
+        2,
+        "error[SF303]: reading the database URL",
+        "write postgres://USER@HOST/NAME",
+    );
     assert!(!said.err.contains("secret"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn a_password_is_not_repeated_wherever_a_url_was_put() {
+    for (line, exit) in [
+        ("keys list postgres://ops:secret@db/shop", 2),
+        ("purge --databaseurl postgres://ops:secret@db/shop", 2),
+        ("explain postgres://ops:secret@db/shop", 3),
+        ("fingerprint --operation o postgres://ops:secret@db/shop", 3),
+        ("config --database-url postgres:ops:secret@db/shop", 0),
+        ("config --database-url ops:secret@db/shop", 0),
+    ] {
+        let said = Call::new(line).run().await;
+        assert_eq!(said.exit, exit, "{line}: {}{}", said.out, said.err);
+        assert!(
+            !said.out.contains("secret") && !said.err.contains("secret"),
+            "{}{}",
+            said.out,
+            said.err
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_query_is_understood_wherever_it_is_written() {
+    let print = async |line: &str| {
+        let call = Call::new(&format!("fingerprint --json {line}")).input("{}");
+        call.run().await.ok()
+    };
+    let expected = print("--path /orders --query b=2&a=1").await;
+    assert_eq!(print("--path /orders?b=2&a=1").await, expected);
+    assert_eq!(print("--path /orders --query ?b=2&a=1 --method post").await, expected);
+    assert_ne!(print("--path /orders").await, expected);
+    let twice = Call::new("fingerprint --path /orders?a=1 --query b=2").run().await;
+    twice.refused(2, "the query of the request is there twice", "not both");
 }
 
 #[tokio::test]

@@ -155,10 +155,11 @@ async fn an_unreachable_server_is_told_with_a_cause_and_a_fix() {
     assert!(
         doctor
             .out
-            .starts_with("fail  reachable  PostgreSQL does not accept connections\n      fix: "),
+            .starts_with("fail  reachable  SF110: PostgreSQL does not accept connections: Connection refused"),
         "{}",
         doctor.out
     );
+    assert!(list.err.contains("  caused by: Connection refused"), "{}", list.err);
     for said in [list, health, doctor] {
         assert!(!said.out.contains("open-sesame") && !said.err.contains("open-sesame"));
     }
@@ -187,4 +188,61 @@ async fn doctor_says_what_the_server_says_of_its_settings() {
     assert!(said.out.contains("ok    pooler "), "{}", said.out);
     let has_failed = said.out.lines().any(|line| line.starts_with("fail"));
     assert_eq!(said.exit, if has_failed { 5 } else { 0 }, "{}", said.out);
+}
+
+#[tokio::test]
+async fn a_database_or_a_role_that_is_not_there_is_told_with_what_to_look_at() {
+    let server = Database::fresh().await;
+    for (options, cause, help) in [
+        (
+            server.options().database("nowhere"),
+            "  caused by: database \"nowhere\" does not exist\n",
+            "create the database",
+        ),
+        (
+            server.options().username("nobody_here"),
+            "nobody_here",
+            "look at the user",
+        ),
+    ] {
+        let url = options.to_url_lossy().to_string();
+        let call = |line: &str| Call::new(line).env("DATABASE_URL", &url);
+        call("keys list").run().await.refused(1, cause, help);
+        let doctor = call("doctor").run().await;
+        assert_eq!(doctor.exit, 5);
+        assert!(
+            doctor.out.starts_with("fail  reachable  SF120: ") && doctor.out.contains(help),
+            "{}",
+            doctor.out
+        );
+    }
+}
+
+#[tokio::test]
+async fn doctor_names_rights_that_are_not_on_a_table_and_a_role_that_may_not_write() {
+    let database = Database::fresh().await;
+    drop(Steadfast::<Db>::open(&database.url()).await.unwrap());
+    let looker = database.looker().await;
+    let role = format!("{}_looker", database.name);
+    database
+        .run(&format!(
+            "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA steadfast TO {role};
+             ALTER ROLE {role} SET default_transaction_read_only = on;
+             REVOKE USAGE ON SCHEMA steadfast FROM {role};
+             REVOKE EXECUTE ON FUNCTION steadfast.refuse(text, text) FROM PUBLIC"
+        ))
+        .await;
+    let told = Call::new("doctor").env("DATABASE_URL", &looker).run().await.out;
+    assert!(
+        told.contains("warn  rights              the role may not USAGE steadfast, EXECUTE refuse\n"),
+        "{told}"
+    );
+    assert!(
+        told.contains("warn  primary             transactions are read-only by default"),
+        "{told}"
+    );
+    assert!(
+        told.contains("role may not do this: permission denied for schema steadfast\n"),
+        "the cause is told: {told}"
+    );
 }

@@ -75,6 +75,33 @@ impl Call {
         self
     }
 
+    /// The same call with a terminal on all three sides; what it says is `out`.
+    pub(crate) fn on_a_terminal(self) -> Self {
+        let call = self.command.as_std();
+        let words: Vec<_> = [call.get_program()].into_iter().chain(call.get_args()).collect();
+        let line = words
+            .iter()
+            .map(|word| word.to_str().unwrap())
+            .collect::<Vec<_>>()
+            .join(" ");
+        let mut command = Command::new("script");
+        command
+            .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+            .env_clear();
+        for (name, value) in call.get_envs() {
+            command.env(name, value.unwrap());
+        }
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        Self {
+            command,
+            input: self.input,
+        }
+    }
+
     pub(crate) async fn run(mut self) -> Said {
         let mut child = self.command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();

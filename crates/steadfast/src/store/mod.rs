@@ -220,10 +220,15 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
 
     /// What kind of trouble an error of the driver is.
     fn classify(error: &sqlx::Error) -> Code;
+    /// What an operator can do about it, where the code alone does not say it.
+    fn remedy(error: &sqlx::Error) -> Option<&'static str>;
     /// The same, as an error of ours that keeps it as its source.
     fn error(error: sqlx::Error, what: &str) -> Error {
         let code = Self::classify(&error);
-        Error::new(code, format!("{what}: {}", code.title())).with_source(error)
+        let message = format!("{what}: {}", code.title());
+        Error::new(code, message)
+            .with_remedy(Self::remedy(&error))
+            .with_source(error)
     }
 }
 

@@ -3,17 +3,18 @@
 use steadfast::Steadfast;
 
 use super::{Database, Db};
-use crate::process::Call;
+use crate::process::{Call, Said};
 
 #[tokio::test]
 async fn migrating_makes_the_tables_once_and_says_what_ran() {
     let database = Database::fresh().await;
     let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
     let status = call("migrate status --json").run().await.ok();
-    assert!(
-        status.starts_with("{\"version\":1,\"name\":\"keys\",\"applied_at\":null,\"known\":true}\n"),
-        "{status}"
-    );
+    let names = [(1, "keys"), (2, "audit"), (3, "claim"), (4, "purge")];
+    let missing = names.map(|(version, name)| {
+        format!("{{\"version\":{version},\"name\":\"{name}\",\"applied_at\":null,\"known\":true}}\n")
+    });
+    assert_eq!(status, missing.concat());
     assert!(
         call("migrate status")
             .run()
@@ -103,4 +104,19 @@ async fn a_schema_of_ones_own_is_migrated_and_used() {
     said.refused(1, "the tables of steadfast are missing", "migrate up");
     let said = call("keys list --schema Billing").run().await;
     said.refused(2, "error[SF303]: \"Billing\" cannot name the tables", "lower-case");
+}
+
+#[tokio::test]
+async fn of_those_who_migrate_at_once_one_says_what_ran() {
+    let database = Database::fresh().await;
+    let call = || {
+        Call::new("migrate up --json")
+            .env("DATABASE_URL", &database.url())
+            .run()
+    };
+    let said: [Said; 4] = tokio::join!(call(), call(), call(), call()).into();
+    let ran: Vec<_> = said.into_iter().map(Said::ok).filter(|ran| !ran.is_empty()).collect();
+    assert_eq!(ran.len(), 1, "{ran:?}");
+    let status = Call::new("migrate status --json").env("DATABASE_URL", &database.url());
+    assert_eq!(ran[0], status.run().await.ok(), "what ran is shown as what has run");
 }

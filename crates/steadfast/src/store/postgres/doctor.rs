@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sqlx::{PgConnection, Postgres, Row, SqlStr};
+use sqlx::{Connection, PgConnection, Row};
 
-use super::{Names, PostgresStore, Store, begin_transaction, keys, rollback_transaction};
+use super::{Names, PostgresStore, Store, keys};
 use crate::clock::micros;
 use crate::doctor::Check;
 use crate::error::{Error, Result};
@@ -17,6 +17,12 @@ const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(5);
 const VERSION_WANTED: i32 = 14;
 const VERSION_MIN: i32 = 13;
 
+/// How long a server may take to tell its processes, before somebody else must be using them up.
+const PROCESS_LIMIT: Duration = Duration::from_secs(5);
+
+/// What to do about a pooler in transaction mode.
+pub(super) const POOLER_REMEDY: &str = "use a pooler in session mode, or connect directly: in transaction mode a connection meets what others have prepared";
+
 /// What a service needs on each table, as `docs/guide/grants.sql` says.
 const RIGHTS: [(&str, &[&str]); 5] = [
     ("migrations", &["SELECT"]),
@@ -28,12 +34,20 @@ const RIGHTS: [(&str, &[&str]); 5] = [
 
 pub(super) async fn examine(store: &PostgresStore) -> Result<Vec<Check>> {
     let mut conn = store.acquire().await?;
-    let mut checks = settings(&mut conn).await?;
-    checks.push(clock(&mut conn).await?);
-    checks.extend(rights(&mut conn, &store.names).await?);
-    let watches = store.watch_millis(&mut conn).await > 0;
+    let pooler = pooler(store).await?;
+    // Behind a pooler the rest may fail, and then it must still be told why.
+    let looked = look(store, &mut conn).await;
+    let mut checks = looked.unwrap_or_else(|error| vec![Check::failed("settings", &error)]);
+    checks.push(pooler);
+    Ok(checks)
+}
+
+async fn look(store: &PostgresStore, conn: &mut PgConnection) -> Result<Vec<Check>> {
+    let mut checks = settings(conn).await?;
+    checks.push(clock(conn).await?);
+    checks.extend(rights(conn, &store.names).await?);
+    let watches = store.watch_millis(conn).await > 0;
     checks.push(client_check(watches));
-    checks.push(pooler(store, &mut conn).await?);
     Ok(checks)
 }
 
@@ -49,6 +63,7 @@ async fn settings(conn: &mut PgConnection) -> Result<Vec<Check>> {
                current_setting('full_page_writes')                  AS full_page_writes,
                current_setting('synchronous_commit')                AS synchronous_commit,
                current_setting('default_transaction_isolation')     AS isolation,
+               current_setting('default_transaction_read_only')     AS read_only,
                pg_is_in_recovery()                                  AS is_standby",
     )
     .fetch_one(conn)
@@ -57,7 +72,7 @@ async fn settings(conn: &mut PgConnection) -> Result<Vec<Check>> {
     let word = |column: &str| row.try_get::<String, _>(column).map_err(fail);
     Ok(vec![
         version(row.try_get("version").map_err(fail)?),
-        standby(row.try_get("is_standby").map_err(fail)?),
+        primary(row.try_get("is_standby").map_err(fail)?, &word("read_only")?),
         must_not_be_off(
             "fsync",
             &word("fsync")?,
@@ -95,12 +110,19 @@ fn version(major: i32) -> Check {
     }
 }
 
-fn standby(is_standby: bool) -> Check {
+fn primary(is_standby: bool, read_only: &str) -> Check {
     if is_standby {
         return Check::warn(
             "primary",
             "the server is a standby: it can be read, and refuses commands (SF113)",
             "point the service at the primary, for example with target_session_attrs in front of it",
+        );
+    }
+    if read_only == "on" {
+        return Check::warn(
+            "primary",
+            "transactions are read-only by default: the server can be read, and refuses commands (SF113)",
+            "`ALTER ROLE … SET default_transaction_read_only = off` for the service's role",
         );
     }
     Check::ok("primary", "the server is a primary")
@@ -146,7 +168,7 @@ async fn clock(conn: &mut PgConnection) -> Result<Check> {
 
 /// What this role may not do that a service must; nothing where there are no tables.
 async fn rights(conn: &mut PgConnection, names: &Names) -> Result<Option<Check>> {
-    let (mut missing, mut has_tables) = (Vec::new(), false);
+    let (mut missing, mut has_tables) = (rights_around(conn, names).await?, false);
     for (table, needed) in RIGHTS {
         for right in needed {
             let may: Option<bool> = sqlx::query_scalar(
@@ -179,6 +201,29 @@ async fn rights(conn: &mut PgConnection, names: &Names) -> Result<Option<Check>>
     Ok(has_tables.then_some(check))
 }
 
+/// Those that are not on a table: to enter the schema, and to call what refuses a command while it begins.
+async fn rights_around(conn: &mut PgConnection, names: &Names) -> Result<Vec<String>> {
+    let (schema, function): (Option<bool>, Option<bool>) = sqlx::query_as(
+        "
+        SELECT (SELECT has_schema_privilege(n.oid, 'USAGE') FROM pg_namespace AS n WHERE n.nspname = $1),
+               (SELECT has_function_privilege(p.oid, 'EXECUTE')
+                FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+                WHERE n.nspname = $1 AND p.proname = 'refuse')",
+    )
+    .bind(names.name())
+    .fetch_one(conn)
+    .await
+    .map_err(fail)?;
+    let mut missing = Vec::new();
+    if schema == Some(false) {
+        missing.push(format!("USAGE {}", names.name()));
+    }
+    if function == Some(false) {
+        missing.push("EXECUTE refuse".to_owned());
+    }
+    Ok(missing)
+}
+
 fn client_check(watches: bool) -> Check {
     if watches {
         return Check::ok(
@@ -196,35 +241,44 @@ fn client_check(watches: bool) -> Check {
 
 /// Looks for a pooler that gives a connection another server process for each transaction.
 ///
-/// A connection that is asked between transactions, while another one is inside of one, shows it: either the two share a
-/// process, or the first has got another one. A pooler with one process to spare for each client cannot be told from none.
-async fn pooler(store: &PostgresStore, conn: &mut PgConnection) -> Result<Check> {
-    let first = process(conn).await?;
-    let mut other = store.acquire().await?;
-    // Should anything below fail, or be dropped, the transaction is open: such a connection must not be borrowed again.
-    other.close_on_drop();
-    begin_transaction::<Postgres>(&mut other, SqlStr::from_static("BEGIN"))
-        .await
-        .map_err(fail)?;
-    let others = process(&mut other).await?;
-    let again = process(conn).await?;
-    rollback_transaction::<Postgres>(&mut other).await.map_err(fail)?;
-    Ok(if first == others || first != again {
+/// Two connections show it, one of them inside of a transaction: either they share a process, or the idle one gets another
+/// than before. A pooler with a process to spare for each client cannot be told from none.
+async fn pooler(store: &PostgresStore) -> Result<Check> {
+    let Ok(is_shared) = tokio::time::timeout(PROCESS_LIMIT, share_a_process(store)).await else {
+        return Ok(Check::warn(
+            "pooler",
+            "two more connections did not get a server process each",
+            "if a pooler stands between, give it more of them: in session mode each connection of a service needs one",
+        ));
+    };
+    Ok(if is_shared? {
         Check::warn(
             "pooler",
-            "a pooler in transaction mode stands between: two connections shared a server process",
-            "use a pooler in session mode, or connect directly; transaction mode is not tested",
+            "a pooler in transaction mode stands between: connections share server processes",
+            POOLER_REMEDY,
         )
     } else {
         Check::ok("pooler", "each connection has a server process of its own")
     })
 }
 
+/// Whether two connections do. They are not of the pool: it may have only one, and what is left open here is closed.
+async fn share_a_process(store: &PostgresStore) -> Result<bool> {
+    let options = store.pool.connect_options();
+    let mut idle = PgConnection::connect_with(&options).await.map_err(fail)?;
+    let mut busy = PgConnection::connect_with(&options).await.map_err(fail)?;
+    let first = process(&mut idle).await?;
+    sqlx::raw_sql("BEGIN").execute(&mut busy).await.map_err(fail)?;
+    let is_shared = process(&mut busy).await? == first || process(&mut idle).await? != first;
+    sqlx::raw_sql("ROLLBACK").execute(&mut busy).await.map_err(fail)?;
+    // The process that has just become free is the first to be handed out.
+    Ok(is_shared || process(&mut idle).await? != first)
+}
+
 async fn process(conn: &mut PgConnection) -> Result<i32> {
-    sqlx::query_scalar("SELECT pg_backend_pid()")
-        .fetch_one(conn)
-        .await
-        .map_err(fail)
+    // Not prepared: a pooler in transaction mode may hand the statement to a process that does not know it.
+    let row = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(conn).await;
+    row.and_then(|row| row.try_get(0)).map_err(fail)
 }
 
 #[cfg(test)]
@@ -241,6 +295,9 @@ mod tests {
         );
         assert_eq!(isolation("serializable").verdict, Verdict::Warn);
         assert_eq!(isolation("read committed").verdict, Verdict::Ok);
+        assert_eq!(primary(true, "off").verdict, Verdict::Warn);
+        assert_eq!(primary(false, "on").verdict, Verdict::Warn);
+        assert_eq!(primary(false, "off").verdict, Verdict::Ok);
         let verdicts = [12, 13, 14, 18].map(|major| version(major).verdict);
         assert_eq!(verdicts, [Verdict::Fail, Verdict::Warn, Verdict::Ok, Verdict::Ok]);
     }

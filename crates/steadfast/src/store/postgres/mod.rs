@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{Connection, PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
 
 use super::{
@@ -34,6 +34,9 @@ use keys::PreparedClaim;
 /// How long a request waits for a connection of a pool that we opened. Short, so that a caller learns that the
 /// database is away while it still listens.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a server that did not let the pool in may take to say why.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a server may take to answer COMMIT before its connection is given up and another one is asked.
 const COMMIT_LIMIT: Duration = Duration::from_secs(10);
@@ -101,6 +104,19 @@ impl PostgresStore {
     }
 }
 
+/// Why there is no connection. The pool tries until its time is over and then says only that, so it is tried once more
+/// without it.
+async fn why_not(error: sqlx::Error, pool: &PgPool) -> sqlx::Error {
+    if !matches!(error, sqlx::Error::PoolTimedOut) {
+        return error;
+    }
+    let options = pool.connect_options();
+    match tokio::time::timeout(ASK_LIMIT, PgConnection::connect_with(&options)).await {
+        Ok(Err(cause)) => cause,
+        _ => error,
+    }
+}
+
 /// Ends a transaction that was refused by an error of ours while it began, which sqlx does not know of. A connection that
 /// cannot do that is closed.
 async fn end_refused(conn: &mut PoolConnection<Postgres>) -> Result<()> {
@@ -121,11 +137,10 @@ impl Store<Postgres> for PostgresStore {
         let pool = PgPoolOptions::new()
             .acquire_timeout(ACQUIRE_TIMEOUT)
             .connect_lazy_with(options);
-        drop(
-            pool.acquire()
-                .await
-                .map_err(|error| Self::acquire_error(&pool, error))?,
-        );
+        if let Err(error) = pool.acquire().await {
+            let error = Self::acquire_error(&pool, why_not(error, &pool).await);
+            return Err(error);
+        }
         Ok((pool, Guard::default()))
     }
 
@@ -143,7 +158,8 @@ impl Store<Postgres> for PostgresStore {
     }
 
     async fn ping(&self) -> Result<()> {
-        sqlx::query("SELECT 1")
+        // Not prepared: behind a pooler in transaction mode that may fail, which is another matter.
+        sqlx::raw_sql("SELECT 1")
             .execute(&self.pool)
             .await
             .map(drop)
@@ -366,5 +382,23 @@ impl Store<Postgres> for PostgresStore {
             state if state.starts_with("08") || state.starts_with("57P") => Code::ConnectionLost,
             _ => Code::Database,
         }
+    }
+
+    fn remedy(error: &sqlx::Error) -> Option<&'static str> {
+        if let sqlx::Error::Configuration(_) = error {
+            return Some(
+                "write postgres://USER@HOST/NAME, with :PASSWORD behind the user and :PORT behind the host if needed",
+            );
+        }
+        let state = error.as_database_error().and_then(|error| error.code())?;
+        Some(match &*state {
+            // A statement that one connection has prepared was met by another.
+            "42P05" | "26000" => doctor::POOLER_REMEDY,
+            "3D000" => "create the database, or name another one in the database URL",
+            "28000" | "28P01" => {
+                "look at the user and the password in the database URL, and at pg_hba.conf of the server"
+            }
+            _ => return None,
+        })
     }
 }

@@ -324,6 +324,22 @@ impl Store<Sqlite> for SqliteStore {
             _ => Code::Database,
         }
     }
+
+    fn remedy(error: &sqlx::Error) -> Option<&'static str> {
+        if let sqlx::Error::Configuration(_) = error {
+            return Some("write sqlite://FILE");
+        }
+        let code = error.as_database_error().and_then(|error| error.code())?;
+        Some(match code.parse::<u32>().map(|code| code & 0xff) {
+            Ok(8) => {
+                "use a user who may write the file and its directory, where SQLite keeps its log; who may only read can look \
+                 while a service has the file open"
+            }
+            Ok(10 | 14) => "look whether the file can be opened: its path, and your rights on it and on its directory",
+            Ok(11 | 26) => "name another file, or restore a backup: this one is not a SQLite database, or is damaged",
+            _ => return None,
+        })
+    }
 }
 
 fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
