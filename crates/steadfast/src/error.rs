@@ -60,8 +60,7 @@ impl Error {
         error
     }
 
-    /// The handler's failure, if it is one that was not stored.
-    #[cfg(feature = "axum")]
+    /// The handler's failure, if that is what it is.
     pub(crate) fn into_failure(self) -> Result<Failure, Self> {
         let Self(mut inner) = self;
         inner.failure.take().ok_or(Self(inner))
@@ -116,6 +115,7 @@ impl Error {
     /// When to try again, for what may succeed later.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.0.code {
+            Code::HandlerFailed => self.failure()?.retry_after(),
             Code::InFlight
             | Code::Unreachable
             | Code::ConnectionLost

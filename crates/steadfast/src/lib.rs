@@ -18,6 +18,7 @@
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
 //! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
+//! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
@@ -76,6 +77,8 @@ pub use command::{
 pub use diagnostic::Diagnostic;
 pub use doctor::{Check, Verdict};
 pub use error::{Code, Error, Result};
+pub use failure::rules::{CLASSIFICATION, Rule};
+pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use purge::{Purged, Walked};
 pub use steadfast::{Builder, Steadfast};

@@ -22,7 +22,7 @@ use super::point::Point;
 use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
 use crate::clock::jitter;
 use crate::error::{Code, Error, Result};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::steadfast::Steadfast;
 use crate::store::{self, Begin, Begun, CommitError, Database, LookUp, Store};
 use crate::telemetry;
@@ -364,7 +364,13 @@ pub(crate) fn is_repeatable(code: Code) -> bool {
 
 /// The trouble of the database behind a failure, if that is what the handler failed with: it has a code of its own, and
 /// may be worth running the handler again.
+///
+/// A handler that called it something else than trouble has the last word.
 pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
+    match failure.kind() {
+        FailureKind::Transient | FailureKind::Unknown => {}
+        FailureKind::Definitive(_) | FailureKind::Snooze | FailureKind::Cancelled => return None,
+    }
     let mut cause: &(dyn std::error::Error + 'static) = failure.source()?;
     loop {
         let code = match (cause.downcast_ref::<sqlx::Error>(), cause.downcast_ref::<Error>()) {
