@@ -46,7 +46,7 @@ pub struct Failure {
     kind: FailureKind,
     /// `None`: the kind's own words.
     code: Option<Cow<'static, str>>,
-    message: Option<Cow<'static, str>>,
+    message: Option<String>,
     retry_after: Option<Duration>,
     source: Option<BoxError>,
 }
@@ -83,21 +83,17 @@ pub enum FailureClass {
 
 impl Failure {
     /// Never again: the same command will fail the same way.
-    pub fn definitive(
-        class: FailureClass,
-        code: impl Into<Cow<'static, str>>,
-        message: impl Into<Cow<'static, str>>,
-    ) -> Self {
+    pub fn definitive(class: FailureClass, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::of(FailureKind::Definitive(class)).saying(code, message)
     }
 
     /// Not now: the same command may succeed later.
-    pub fn transient(code: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
+    pub fn transient(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::of(FailureKind::Transient).saying(code, message)
     }
 
     /// It may have happened, and nobody can tell: it is only tried again under a key.
-    pub fn unknown(code: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
+    pub fn unknown(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::of(FailureKind::Unknown).saying(code, message)
     }
 
@@ -150,7 +146,7 @@ impl Failure {
         }
     }
 
-    fn saying(mut self, code: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
+    fn saying(mut self, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         self.code = Some(code.into());
         self.message = Some(message.into());
         self
@@ -241,7 +237,10 @@ impl FailureKind {
             Self::Definitive(FailureClass::BusinessRule) => ("refused", "what is there does not allow this"),
             Self::Definitive(FailureClass::NotFound) => ("not_found", "what was asked for does not exist"),
             Self::Definitive(FailureClass::Forbidden) => ("forbidden", "this is not allowed"),
-            Self::Snooze => ("not_yet", "it is too early for this; nothing was changed, and it can be tried again later"),
+            Self::Snooze => (
+                "not_yet",
+                "it is too early for this; nothing was changed, and it can be tried again later",
+            ),
             Self::Cancelled => ("cancelled", "this was cancelled"),
             Self::Unknown => (
                 "outcome_unknown",

@@ -205,3 +205,163 @@ impl Cause<'_> {
         false
     }
 }
+
+#[cfg(all(test, feature = "sqlite", feature = "reqwest"))]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt;
+    use std::io;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::FailureClass::{BusinessRule, Forbidden, NotFound, Validation};
+    use super::FailureKind::{Definitive, Transient, Unknown};
+    use super::*;
+
+    /// An error of somebody else's, with another one behind it.
+    #[derive(Debug)]
+    struct Theirs(Option<BoxError>);
+
+    impl fmt::Display for Theirs {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("something of theirs")
+        }
+    }
+
+    impl StdError for Theirs {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&**self.0.as_ref()?)
+        }
+    }
+
+    /// The errors of a statement that violates each kind of constraint.
+    async fn constraints() -> Vec<sqlx::Error> {
+        let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+        let pool = pool.connect("sqlite::memory:").await.expect("a database in memory");
+        let tables = "CREATE TABLE parents (id INTEGER PRIMARY KEY);
+            CREATE TABLE children (id INTEGER NOT NULL UNIQUE CHECK (id > 0), parent INTEGER REFERENCES parents (id));
+            INSERT INTO children VALUES (1, NULL)";
+        sqlx::raw_sql(tables).execute(&pool).await.expect("tables");
+        let mut errors = Vec::new();
+        for row in ["(1, NULL)", "(NULL, NULL)", "(-1, NULL)", "(2, 42)"] {
+            let insert = sqlx::AssertSqlSafe(format!("INSERT INTO children VALUES {row}"));
+            let inserted = sqlx::raw_sql(insert).execute(&pool).await;
+            errors.push(inserted.expect_err("a constraint is violated"));
+        }
+        errors
+    }
+
+    /// What a client sees of a server that reads the request, answers with this, and hangs up.
+    async fn answered(answer: &'static str) -> reqwest::Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            let _ = socket.read(&mut [0; 4096]).await;
+            let _ = socket.write_all(answer.as_bytes()).await;
+        });
+        let ended = reqwest::get(url).await.and_then(reqwest::Response::error_for_status);
+        ended.expect_err("no success")
+    }
+
+    async fn refused() -> reqwest::Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        drop(listener);
+        reqwest::get(url).await.expect_err("nobody listens")
+    }
+
+    async fn elapsed() -> tokio::time::error::Elapsed {
+        let never = std::future::pending::<()>();
+        tokio::time::timeout(Duration::ZERO, never).await.expect_err("in time")
+    }
+
+    async fn examples() -> Vec<(BoxError, FailureKind)> {
+        let mut examples: Vec<(BoxError, FailureKind)> = vec![
+            (sqlx::Error::RowNotFound.into(), Definitive(NotFound)),
+            (sqlx::Error::PoolTimedOut.into(), Transient),
+            (sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()).into(), Transient),
+            (sqlx::Error::Protocol("?".into()).into(), Transient),
+            (sqlx::Error::ColumnNotFound("?".into()).into(), Transient),
+            (Error::new(Code::CommitUnknown, "?").into(), Unknown),
+            (Error::new(Code::Mismatch, "?").into(), Definitive(Validation)),
+            (Error::new(Code::Conflict, "?").into(), Transient),
+            (Error::new(Code::TablesMissing, "?").into(), Transient),
+            (
+                answered("HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n").await.into(),
+                Transient,
+            ),
+            (
+                answered("HTTP/1.1 404 x\r\ncontent-length: 0\r\n\r\n").await.into(),
+                Definitive(NotFound),
+            ),
+            (
+                answered("HTTP/1.1 500 x\r\ncontent-length: 0\r\n\r\n").await.into(),
+                Unknown,
+            ),
+            (answered("").await.into(), Unknown),
+            (answered("HTTP/1.1 200 ").await.into(), Unknown),
+            (refused().await.into(), Transient),
+            (
+                reqwest::get("no address").await.expect_err("no address").into(),
+                Definitive(Validation),
+            ),
+            (elapsed().await.into(), Unknown),
+            (io::Error::from(io::ErrorKind::ConnectionRefused).into(), Transient),
+            (io::Error::from(io::ErrorKind::NotFound).into(), Transient),
+            (io::Error::from(io::ErrorKind::BrokenPipe).into(), Unknown),
+            (io::Error::from(io::ErrorKind::TimedOut).into(), Unknown),
+            (Theirs(None).into(), Transient),
+        ];
+        for constraint in constraints().await {
+            examples.push((constraint.into(), Definitive(BusinessRule)));
+        }
+        examples
+    }
+
+    #[tokio::test]
+    async fn every_error_the_table_knows_is_found_wherever_it_is_in_the_chain() {
+        for (error, kind) in examples().await {
+            let text = format!("{error:?}");
+            let wrapped = Theirs(Some(Theirs(Some(error)).into()));
+            assert_eq!(Failure::from(wrapped).kind(), kind, "{text}");
+        }
+        for (error, kind) in examples().await {
+            assert_eq!(classify(error).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn every_status_has_the_kind_that_the_design_gives_it() {
+        for (kind, statuses) in [
+            (Transient, &[408, 423, 425, 429, 502, 503, 504][..]),
+            (Definitive(Validation), &[400, 413, 415, 422]),
+            (Definitive(Forbidden), &[401, 403]),
+            (Definitive(NotFound), &[404, 410]),
+            (Definitive(BusinessRule), &[402, 405, 409, 412, 418, 451]),
+            (Unknown, &[500, 501, 505, 507, 520, 599]),
+        ] {
+            for &status in statuses {
+                let status = StatusCode::from_u16(status).expect("a status");
+                assert_eq!(kind_of_status(status), Some(kind), "{status}");
+            }
+        }
+        for status in [200, 201, 204, 301, 304] {
+            assert_eq!(kind_of_status(StatusCode::from_u16(status).expect("a status")), None);
+        }
+    }
+
+    /// Every rule but the last, which is for what no rule knows.
+    #[tokio::test]
+    async fn every_rule_decides_something() {
+        let rule_of = |cause| CLASSIFICATION.iter().position(|rule| (rule.applies)(cause));
+        let examples = examples().await;
+        let errors = examples.iter().filter_map(|(error, _)| rule_of(Cause::Error(&**error)));
+        let statuses = (100..600).filter_map(|status| StatusCode::from_u16(status).ok());
+        let statuses = statuses.filter_map(|status| rule_of(Cause::Status(status)));
+        let used: BTreeSet<_> = errors.chain(statuses).collect();
+        assert_eq!(used, (0..CLASSIFICATION.len() - 1).collect());
+    }
+}

@@ -98,7 +98,7 @@ impl<T, E> FailureExt<T, E> for Result<T, E> {
         self.map_err(|error| {
             let mut failure = Failure::of(error.kind());
             failure.code = error.code().map(Into::into);
-            failure.message = error.message().map(Into::into);
+            failure.message = error.message();
             failure.retry_after = error.retry_after();
             failure.with_source(error)
         })
@@ -169,27 +169,32 @@ mod tests {
     use super::*;
     use crate::error::{Code, Error};
 
+    fn failure(ended: Result<(), Failure>) -> Failure {
+        ended.expect_err("it has failed")
+    }
+
     #[test]
     fn what_a_handler_says_goes_over_what_the_table_says() {
-        let lost = || Err::<(), _>(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()));
-        assert_eq!(lost().unknown().unwrap_err().kind(), FailureKind::Unknown);
+        let kind = |ended| failure(ended).kind();
+        let lost = || Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()));
+        let missing = || Err(sqlx::Error::RowNotFound);
         let refused = FailureKind::Definitive(FailureClass::BusinessRule);
-        assert_eq!(lost().definitive().unwrap_err().kind(), refused);
-        let missing = || Err::<(), _>(sqlx::Error::RowNotFound);
-        assert_eq!(missing().transient().unwrap_err().kind(), FailureKind::Transient);
         let not_found = FailureKind::Definitive(FailureClass::NotFound);
-        assert_eq!(missing().definitive().unwrap_err().kind(), not_found, "a known class is kept");
-        assert_eq!(missing().retry_if(|_| true).unwrap_err().kind(), FailureKind::Transient);
-        assert_eq!(lost().retry_if(|_| false).unwrap_err().kind(), refused);
+        assert_eq!(kind(lost().unknown()), FailureKind::Unknown);
+        assert_eq!(kind(lost().definitive()), refused);
+        assert_eq!(kind(missing().transient()), FailureKind::Transient);
+        assert_eq!(kind(missing().definitive()), not_found, "a known class is kept");
+        assert_eq!(kind(missing().retry_if(|_| true)), FailureKind::Transient);
+        assert_eq!(kind(lost().retry_if(|_| false)), refused);
         assert!(Ok::<_, sqlx::Error>(1).retry_if(|_| false).is_ok());
     }
 
     #[test]
     fn another_kind_brings_other_words_and_keeps_the_source() {
-        let unknown = Err::<(), _>(Error::new(Code::Conflict, "lost")).unknown().unwrap_err();
+        let unknown = failure(Err(Error::new(Code::Conflict, "lost")).unknown());
         assert!(!unknown.message().contains("nothing was changed"), "{unknown}");
         assert!(unknown.source().is_some_and(|source| source.is::<Error>()));
-        let own_words = Err::<(), _>(Failure::transient("busy", "later")).definitive().unwrap_err();
+        let own_words = failure(Err(Failure::transient("busy", "later")).definitive());
         assert_eq!((own_words.code(), own_words.message()), ("busy", "later"));
     }
 }

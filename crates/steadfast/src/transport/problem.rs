@@ -59,7 +59,8 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::NotPermitted
         | Code::TablesMissing
         | Code::OperationTaken
-        | Code::ConfigurationInvalid => StatusCode::INTERNAL_SERVER_ERROR,
+        | Code::ConfigurationInvalid
+        | Code::RetryInvalid => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
