@@ -29,7 +29,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
         .arg("--")
         .args(process::words_after("bench"));
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
-    if !bench.options().wants(Database::Postgres) {
+    if !bench.wants(Database::Postgres) {
         return process::run_to_its_end(&mut cargo);
     }
     // Nothing is installed for the sake of a figure.

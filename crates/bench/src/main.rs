@@ -1,10 +1,11 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! A bench is a list of series of cases: [`command`] is the first. [`measure`] lets the cases of a series take turns,
+//! A bench is a list of series of cases: [`command`], [`retry`]. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
 mod command;
+mod retry;
 mod measure;
 mod statistics;
 mod meter;
@@ -64,7 +65,8 @@ fn run(bench: &Bench) -> Result<Vec<Figure>> {
 async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
     let options = bench.options();
     let (name, mut all) = match bench {
-        Bench::Command(command) => ("command", command::series(command, find_server(options)?)?),
+        Bench::Command(command) => ("command", command::series(command, find_server(bench)?)?),
+        Bench::Retry(_) => ("retry", vec![retry::series()]),
     };
     for series in &mut all {
         series.select(&options.cases);
@@ -100,12 +102,12 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 /// The server's URL, if PostgreSQL is to be measured and there is one.
-fn find_server(options: &Options) -> Result<Option<String>> {
-    if !options.wants(Database::Postgres) {
+fn find_server(bench: &Bench) -> Result<Option<String>> {
+    if !bench.wants(Database::Postgres) {
         return Ok(None);
     }
     let url = env::var(URL_VARIABLE).ok().filter(|url| !url.is_empty());
-    if url.is_none() && options.database.is_some() {
+    if url.is_none() && bench.options().database.is_some() {
         return Err(Error::from(format!(
             "there is no server: set {URL_VARIABLE}, or run it as cargo xtask bench"
         )));
@@ -119,8 +121,8 @@ fn find_server(options: &Options) -> Result<Option<String>> {
 fn describe(series: &Series, pace: &Pace) -> String {
     let names: Vec<_> = series.cases.iter().map(|case| case.name.as_str()).collect();
     format!(
-        "{}: {}; {} rounds of {:?}",
-        series.database.name(),
+        "{}{}; {} rounds of {:?}",
+        measure::place(series.database),
         names.join(", "),
         pace.rounds,
         pace.slice

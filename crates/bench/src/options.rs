@@ -10,6 +10,7 @@ use std::time::Duration;
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Command(CommandOptions),
+    Retry(RetryOptions),
 }
 
 impl Bench {
@@ -17,6 +18,15 @@ impl Bench {
     pub(crate) fn options(&self) -> &Options {
         match self {
             Self::Command(command) => &command.options,
+            Self::Retry(retry) => &retry.options,
+        }
+    }
+
+    /// Whether anything is measured on this database.
+    pub(crate) fn wants(&self, database: Database) -> bool {
+        match self {
+            Self::Command(command) => command.options.wants(database),
+            Self::Retry(_) => false,
         }
     }
 }
@@ -37,6 +47,13 @@ impl CommandOptions {
         self.keys
             .unwrap_or(if self.options.quick { 1_000_000 } else { 10_000_000 })
     }
+}
+
+/// What it costs to decide when something is tried again, as a ratio to backon
+#[derive(clap::Args)]
+pub(crate) struct RetryOptions {
+    #[command(flatten)]
+    options: Options,
 }
 
 #[derive(clap::Args)]
