@@ -29,13 +29,13 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
         .arg("--")
         .args(process::words_after("bench"));
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
-    let series = match bench {
-        Bench::Command(command) if command.series.wants(Database::Postgres) => &command.series,
-        Bench::Command(_) | Bench::Service(_) => return process::run_to_its_end(&mut cargo),
+    let command = match bench {
+        Bench::Command(command) if command.wants(Database::Postgres) => command,
+        Bench::Command(_) | Bench::Retry(_) | Bench::Service(_) => return process::run_to_its_end(&mut cargo),
     };
     // Nothing is installed for the sake of a figure.
     let server = Settled::settle(&POSTGRES_BENCH, Terms::default())?;
-    if let (Settled::NotRun { why }, Some(_)) = (&server, series.database) {
+    if let (Settled::NotRun { why }, Some(_)) = (&server, command.database) {
         return Err(Error::new(format!("PostgreSQL cannot be measured: {why}")));
     }
     server.tell(&POSTGRES_BENCH, &mut cargo);

@@ -1,10 +1,11 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! [`command`] is a list of series of cases, [`service`] is about the compiler. [`measure`] lets the cases of a series take turns,
+//! [`command`] and [`retry`] are lists of series of cases, [`service`] is about the compiler. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
 mod command;
+mod retry;
 mod service;
 mod measure;
 mod statistics;
@@ -24,7 +25,7 @@ use clap::Parser;
 
 use error::{Context, Error, Result};
 use measure::{Pace, Series};
-use options::{Bench, Database, Options, SeriesOptions};
+use options::{Bench, CommandOptions, Database, Options, SeriesOptions};
 use progress::Progress;
 use report::Figure;
 
@@ -64,11 +65,12 @@ fn run(bench: &Bench) -> Result<Vec<Figure>> {
 async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
     let figures = match bench {
         Bench::Command(options) => {
-            let series = command::series(options, find_server(&options.series)?)?;
+            let series = command::series(options, find_server(options)?)?;
             measure_series("command", &options.series, series).await?
         }
+        Bench::Retry(options) => measure_series("retry", &options.series, vec![retry::series()]).await?,
         Bench::Service(options) => {
-            let figures = Figure::of_series("service", Database::Sqlite, &service::measure(&options.options)?);
+            let figures = Figure::of_series("service", None, &service::measure(&options.options)?);
             print_json(&options.options, &figures)?;
             figures
         }
@@ -116,7 +118,7 @@ fn print_json(options: &Options, figures: &[Figure]) -> Result<()> {
 }
 
 /// The server's URL, if PostgreSQL is to be measured and there is one.
-fn find_server(options: &SeriesOptions) -> Result<Option<String>> {
+fn find_server(options: &CommandOptions) -> Result<Option<String>> {
     if !options.wants(Database::Postgres) {
         return Ok(None);
     }
@@ -135,8 +137,8 @@ fn find_server(options: &SeriesOptions) -> Result<Option<String>> {
 fn describe(series: &Series, pace: &Pace) -> String {
     let names: Vec<_> = series.cases.iter().map(|case| case.name.as_str()).collect();
     format!(
-        "{}: {}; {} rounds of {:?}",
-        series.database.name(),
+        "{}{}; {} rounds of {:?}",
+        measure::place(series.database),
         names.join(", "),
         pace.rounds,
         pace.slice

@@ -28,7 +28,8 @@ const LATENCIES_EXPECTED: usize = 4_096;
 
 /// Cases that take turns.
 pub(crate) struct Series {
-    pub(crate) database: Database,
+    /// `None` for what needs none.
+    pub(crate) database: Option<Database>,
     pub(crate) cases: Vec<Case>,
     prepare: Prepare,
 }
@@ -90,7 +91,7 @@ pub(crate) struct Slice {
 
 impl Series {
     pub(crate) fn new<F>(
-        database: Database,
+        database: impl Into<Option<Database>>,
         cases: impl Into<Vec<Case>>,
         prepare: impl FnOnce(Arc<Progress>) -> F + 'static,
     ) -> Self
@@ -98,7 +99,7 @@ impl Series {
         F: Future<Output = Result<Stage>> + 'static,
     {
         Self {
-            database,
+            database: database.into(),
             cases: cases.into(),
             prepare: Box::new(move |progress| prepare(progress).boxed_local()),
         }
@@ -204,8 +205,13 @@ impl Stage {
     }
 }
 
+/// Where it is measured, before the name of what is.
+pub(crate) fn place(database: Option<Database>) -> String {
+    database.map_or_else(String::new, |database| format!("{}: ", database.name()))
+}
+
 async fn take_turns(
-    database: Database,
+    database: Option<Database>,
     cases: Vec<Case>,
     stage: &Stage,
     pace: &Pace,
@@ -222,9 +228,9 @@ async fn take_turns(
         for turn in 0..works.len() {
             let current = (round + turn) % works.len();
             let name = &measurements[current].case.name;
-            progress.begin(&format!("{}: {name}", database.name()));
+            progress.begin(&format!("{}{name}", place(database)));
             let slice = run_slice(&works[current], pace.slice, &stage.meter).await;
-            let slice = slice.context(format!("{}: {name}", database.name()))?;
+            let slice = slice.context(format!("{}{name}", place(database)))?;
             if round > 0 {
                 measurements[current].slices.push(slice);
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Command(CommandOptions),
+    Retry(RetryOptions),
     Service(ServiceOptions),
 }
 
@@ -18,6 +19,7 @@ impl Bench {
     pub(crate) fn options(&self) -> &Options {
         match self {
             Self::Command(command) => &command.series.options,
+            Self::Retry(retry) => &retry.series.options,
             Self::Service(service) => &service.options,
         }
     }
@@ -29,16 +31,31 @@ pub(crate) struct CommandOptions {
     #[command(flatten)]
     pub(crate) series: SeriesOptions,
 
+    /// Measure on this database only [default: both]
+    #[arg(long, value_enum)]
+    pub(crate) database: Option<Database>,
+
     /// Keys in the table that is filled beforehand [default: 10000000; 1000000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keys: Option<u64>,
 }
 
 impl CommandOptions {
+    pub(crate) fn wants(&self, database: Database) -> bool {
+        self.database.is_none_or(|only| only == database)
+    }
+
     pub(crate) fn keys(&self) -> u64 {
         let quick = self.series.options.quick;
         self.keys.unwrap_or(if quick { 1_000_000 } else { 10_000_000 })
     }
+}
+
+/// What it costs to decide when something is tried again, as a ratio to backon
+#[derive(clap::Args)]
+pub(crate) struct RetryOptions {
+    #[command(flatten)]
+    pub(crate) series: SeriesOptions,
 }
 
 /// How long `cargo check` takes for 20 commands under `#[service]`, as a ratio to the same by hand
@@ -54,10 +71,6 @@ pub(crate) struct SeriesOptions {
     #[command(flatten)]
     pub(crate) options: Options,
 
-    /// Measure on this database only [default: both]
-    #[arg(long, value_enum)]
-    pub(crate) database: Option<Database>,
-
     /// Only cases whose name contains this, and what they are compared with; may be repeated
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
@@ -68,10 +81,6 @@ pub(crate) struct SeriesOptions {
 }
 
 impl SeriesOptions {
-    pub(crate) fn wants(&self, database: Database) -> bool {
-        self.database.is_none_or(|only| only == database)
-    }
-
     pub(crate) fn slice(&self) -> Duration {
         let default = Duration::from_millis(if self.options.quick { 600 } else { 2_000 });
         self.seconds.unwrap_or(default)

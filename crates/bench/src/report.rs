@@ -12,7 +12,7 @@ use crate::statistics::{Spread, median};
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     bench: &'static str,
-    database: &'static str,
+    database: Option<&'static str>,
     case: String,
     per_second: f64,
     p50_ms: f64,
@@ -43,7 +43,11 @@ struct RatioSpread {
 
 impl Figure {
     /// The figures of a series: one for each aim of each case, and one for a case that aims at nothing.
-    pub(crate) fn of_series(bench: &'static str, database: Database, measurements: &[Measurement]) -> Vec<Self> {
+    pub(crate) fn of_series(
+        bench: &'static str,
+        database: Option<Database>,
+        measurements: &[Measurement],
+    ) -> Vec<Self> {
         let figures = measurements.iter().flat_map(|measurement| {
             let plain = Self::plain(bench, database, measurement);
             let aims = measurement.case.aims.iter();
@@ -58,13 +62,13 @@ impl Figure {
         figures.collect()
     }
 
-    fn plain(bench: &'static str, database: Database, measurement: &Measurement) -> Self {
+    fn plain(bench: &'static str, database: Option<Database>, measurement: &Measurement) -> Self {
         let slices = &measurement.slices;
         let middle = |of: fn(&Slice) -> f64| median(slices.iter().map(of)).unwrap_or(0.0);
         let known = |of: fn(&Slice) -> Option<f64>| median(slices.iter().filter_map(of)).map(|used| rounded(used, 1));
         Self {
             bench,
-            database: database.name(),
+            database: database.map(Database::name),
             case: measurement.case.name.clone(),
             per_second: rounded(middle(|slice| slice.per_second), 1),
             p50_ms: rounded(middle(|slice| f64::from(slice.p50_us)) / 1e3, 3),
@@ -145,7 +149,7 @@ impl Figure {
         let sign = if self.at_most { "≤" } else { "≥" };
         let verdict = self.holds.map(|holds| if holds { "✓" } else { "✗" });
         [
-            self.database.to_owned(),
+            self.database.unwrap_or_default().to_owned(),
             self.case.clone(),
             format!("{:.0}", self.per_second),
             format!("{:.2}", self.p50_ms),
@@ -238,7 +242,7 @@ mod tests {
     }
 
     fn figures(measurements: &[Measurement]) -> Vec<Value> {
-        let figures = Figure::of_series("command", Database::Postgres, measurements);
+        let figures = Figure::of_series("command", Some(Database::Postgres), measurements);
         let lines = figures.iter().map(|figure| figure.to_json().expect("plain numbers"));
         lines
             .map(|line| serde_json::from_str(&line).expect("a line of JSON"))
@@ -261,7 +265,7 @@ mod tests {
     fn a_line_of_json_has_the_agreed_form() {
         let bare = measurement(Case::new("bare"), &[200.0]);
         let command = measurement(Case::new("command").against("bare", 0.7), &[100.0]);
-        let lines = Figure::of_series("command", Database::Postgres, &[bare, command]);
+        let lines = Figure::of_series("command", Some(Database::Postgres), &[bare, command]);
         assert_eq!(
             lines[1].to_json().expect("plain numbers"),
             r#"{"bench":"command","database":"postgres","case":"command","per_second":100.0,"p50_ms":1.0,"p99_ms":2.5,"#
@@ -299,7 +303,7 @@ mod tests {
     fn the_table_lines_up_and_shows_the_verdict() {
         let bare = measurement(Case::new("bare"), &[12_345.6]);
         let command = measurement(Case::new("command").against("bare", 0.7), &[9_876.0]);
-        let figures = Figure::of_series("command", Database::Postgres, &[bare, command]);
+        let figures = Figure::of_series("command", Some(Database::Postgres), &[bare, command]);
         let table = table(&figures);
         let lines: Vec<_> = table.lines().collect();
         assert!(lines[0].starts_with("database  case     per second"), "{table}");

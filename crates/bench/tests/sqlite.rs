@@ -69,6 +69,25 @@ fn one_case_is_shown_in_a_table_with_its_baseline() {
 }
 
 #[test]
+fn a_bench_without_a_database_says_so() {
+    let output = Command::new(env!("CARGO_BIN_EXE_steadfast-bench"))
+        .args(["retry", "--rounds", "1", "--seconds", "0.02", "--json"])
+        .output()
+        .expect("the bench runs");
+    let printed = String::from_utf8(output.stdout).expect("it prints text");
+    let figures: Vec<Value> = printed
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+        .collect();
+    assert_eq!(figures.len(), 3, "{printed}");
+    assert!(
+        figures
+            .iter()
+            .all(|figure| figure["bench"] == "retry" && figure["database"].is_null())
+    );
+}
+
+#[test]
 fn a_name_that_no_case_has_is_an_error() {
     let (succeeded, printed) = bench(&["--case", "unheard of"]);
     assert!(!succeeded && printed.is_empty());

@@ -1,4 +1,4 @@
-//! The attribute macros of Steadfast. Use them through the crate `steadfast`, which re-exports and describes them.
+//! The macros of Steadfast. Use them through the crate `steadfast`, which re-exports and describes them.
 //!
 //! An entry point here is one line; a file for each macro does the work in three steps: parse, check, expand. What a
 //! macro writes is short and calls ordinary functions of `steadfast`.
@@ -6,8 +6,10 @@
 mod database;
 mod duration;
 mod mistakes;
+mod retry;
 mod service;
 mod test;
+mod words;
 
 use proc_macro::TokenStream;
 
@@ -23,4 +25,10 @@ pub fn test(databases: TokenStream, function: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn service(arguments: TokenStream, block: TokenStream) -> TokenStream {
     service::expand(arguments.into(), block.into()).into()
+}
+
+/// A retry policy as people write it: see `steadfast::retry`.
+#[proc_macro]
+pub fn retry(options: TokenStream) -> TokenStream {
+    retry::expand(options.into()).into()
 }

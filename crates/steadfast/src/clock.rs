@@ -93,9 +93,13 @@ pub(crate) fn machine() -> Timestamp {
 
 /// Between half and all of `duration`, so that those who failed together do not come back together.
 pub(crate) fn jitter(duration: Duration) -> Duration {
+    duration * (512 + (random() % 512) as u32) / 1024
+}
+
+/// 64 random bits, other ones each time.
+pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    let share = RandomState::new().hash_one(0) % 512;
-    duration * (512 + share as u32) / 1024
+    RandomState::new().hash_one(0)
 }
 
 pub(crate) fn micros(duration: Duration) -> i64 {

@@ -1,6 +1,6 @@
 //! What the macros say at compile time, by code: the sibling of [`Code`](crate::Code), which is for run time.
 
-/// A mistake that `#[steadfast::service]` finds before anything runs.
+/// A mistake that `#[steadfast::service]` and `steadfast::retry!` find before anything runs.
 ///
 /// ```
 /// let found = steadfast::Diagnostic::ALL.iter().find(|diagnostic| diagnostic.code == "SF001");
@@ -74,6 +74,13 @@ impl Diagnostic {
             title: "a feature of steadfast is missing",
             explanation: "The service names a database or a route, and steadfast was built without the feature for it. Add the \
                           feature in Cargo.toml, as the message shows it.",
+        },
+        Diagnostic {
+            code: "SF014",
+            title: "a retry policy is not usable",
+            explanation: "At most 1000 retries; delays are more than nothing and at most 365 days, and the cap is not below the first of \
+                          them; decorrelated jitter goes with exponential backoff. The message says what to write instead. The same \
+                          rules hold at run time, with SF304.",
         },
     ];
 }

@@ -67,8 +67,7 @@ impl Error {
         error
     }
 
-    /// The handler's failure, if it is one that was not stored.
-    #[cfg(feature = "axum")]
+    /// The handler's failure, if that is what it is.
     pub(crate) fn into_failure(self) -> Result<Failure, Self> {
         let Self(mut inner) = self;
         inner.failure.take().ok_or(Self(inner))
@@ -143,6 +142,7 @@ impl Error {
     /// When to try again, for what may succeed later.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.0.code {
+            Code::HandlerFailed => self.failure()?.retry_after(),
             Code::InFlight
             | Code::Unreachable
             | Code::ConnectionLost
@@ -318,6 +318,8 @@ codes! {
         "Keys belong to an operation by its name, so one name means one thing on one database. Rename one of the two; the message says which.";
     ConfigurationInvalid "SF303" "the configuration is not usable",
         "The message names the setting, the rule and what to write instead.";
+    RetryInvalid "SF304" "the retry policy is not usable",
+        "A policy is written `retries = 5, backoff = exponential(\"200ms\"), cap = \"10s\", jitter = full, max_age = \"1h\"`; each part may be left out. At most 1000 retries; delays are more than nothing and at most 365 days, and the cap is not below the first of them. The message says what to write instead.";
 }
 
 impl fmt::Display for Code {

@@ -17,7 +17,9 @@
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
 //! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block |
+//! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
+//! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
@@ -43,8 +45,10 @@ mod caller;
 mod page;
 mod audit;
 mod failure;
+mod retry;
 mod error;
 mod duration;
+mod words;
 mod clock;
 mod purge;
 mod doctor;
@@ -76,8 +80,11 @@ pub use command::{
 pub use diagnostic::Diagnostic;
 pub use doctor::{Check, Verdict};
 pub use error::{Code, Error, Result};
+pub use failure::rules::{CLASSIFICATION, Rule};
+pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use purge::{Purged, Walked};
+pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};
 #[cfg(feature = "axum")]
@@ -214,6 +221,33 @@ pub use steadfast_macros::test;
 /// ```
 #[cfg(feature = "service")]
 pub use steadfast_macros::service;
+
+/// A [`RetryPolicy`] as people write it, checked by the compiler. A constant expression.
+///
+/// ```
+/// use steadfast::{RetryPolicy, retry};
+///
+/// const POLICY: RetryPolicy = retry!(retries = 5, backoff = exponential("200ms"), cap = "10s", jitter = full, max_age = "1h");
+/// assert_eq!(POLICY.attempts(), 6);
+/// ```
+///
+/// | option | is | without it |
+/// |---|---|---|
+/// | `retries` | how often it is tried after the first attempt: 0 to 1000 | `5` |
+/// | `backoff` | `immediate`, `constant("1s")`, `linear("1s")` (base·n), `exponential("1s")` (base·2^(n−1)) | `exponential("200ms")` |
+/// | `cap` | the longest delay | `"1h"` |
+/// | `jitter` | `none`, `full`, `equal`, `decorrelated` | `full` |
+/// | `max_age` | no attempt begins later than this after the first one | no limit |
+///
+/// What cannot be a policy is refused at its place, with what to write instead:
+///
+/// ```compile_fail
+/// let _ = steadfast::retry!(backoff = exponential("30s"), cap = "10s"); // SF014: `cap` is 10s and the first delay 30s
+/// ```
+///
+/// The same text is read at run time by [`RetryPolicy`]'s [`FromStr`](std::str::FromStr).
+#[cfg(feature = "retry")]
+pub use steadfast_macros::retry;
 
 /// A transaction on PostgreSQL.
 #[cfg(feature = "postgres")]

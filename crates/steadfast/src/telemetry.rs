@@ -4,11 +4,12 @@
 //! through the [`metrics`] facade; with the feature `prometheus`, [`install_prometheus`] puts a recorder behind it.
 
 use std::any::Any;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use metrics::{counter, histogram};
 use tracing::Span;
 
+use crate::clock::rfc3339;
 use crate::command::Key;
 use crate::command::execute::Executed;
 use crate::error::{Error, Result};
@@ -66,9 +67,39 @@ fn report(error: &Error) {
     }
 }
 
-pub(crate) fn repeated(key: &Key, repeat: u32, error: &Error) {
+/// The corridor runs a handler again. The attempt before was `attempt`, from 1.
+pub(crate) fn repeated(key: &Key, attempt: u32, after: Duration, error: &Error) {
     counter!(COMMAND_REPEATS_TOTAL, "operation" => key.operation().to_owned()).increment(1);
-    tracing::info!(repeat, code = %error.code(), "command runs again");
+    retrying(&Retry {
+        operation: key.operation(),
+        attempt,
+        after,
+        correlation_id: Some(&key.short()),
+        code: error.code().as_str(),
+    });
+}
+
+/// Something failed and is tried again.
+pub(crate) struct Retry<'r> {
+    pub(crate) operation: &'r str,
+    /// The one that failed, from 1.
+    pub(crate) attempt: u32,
+    pub(crate) after: Duration,
+    pub(crate) correlation_id: Option<&'r str>,
+    pub(crate) code: &'r str,
+}
+
+/// The one line for every retry there is.
+pub(crate) fn retrying(retry: &Retry<'_>) {
+    let next_attempt = SystemTime::now().checked_add(retry.after).map(rfc3339);
+    tracing::info!(
+        operation = retry.operation,
+        attempt = retry.attempt,
+        next_attempt,
+        correlation_id = retry.correlation_id,
+        code = retry.code,
+        "failed, is tried again"
+    );
 }
 
 pub(crate) fn handler_ran(elapsed: Duration) {

@@ -22,7 +22,7 @@ pub(crate) fn series(command: &CommandOptions, server_url: Option<String>) -> Re
     if let Some(url) = server_url {
         all.extend(postgres::series(&Server::new(&url)?, command.keys()));
     }
-    if command.series.wants(Database::Sqlite) {
+    if command.wants(Database::Sqlite) {
         make_directory(&command.series.options)?;
         all.push(sqlite::series(command.series.options.directory.clone()));
     }

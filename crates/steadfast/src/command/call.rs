@@ -241,10 +241,12 @@ fn judge<Db: Database, T: Serialize>(
                 Verdict::Keep(json_outcome(KeyState::Failed, 422, &stored, options.answer_limit)?)
             }
             FailureKind::Definitive(_) => Verdict::Discard,
-            FailureKind::Transient => match trouble_of::<Db>(failure) {
-                Some(error) => return Err(error),
-                None => Verdict::Discard,
-            },
+            FailureKind::Transient | FailureKind::Unknown | FailureKind::Snooze | FailureKind::Cancelled => {
+                match trouble_of::<Db>(failure) {
+                    Some(error) => return Err(error),
+                    None => Verdict::Discard,
+                }
+            }
         },
     };
     Ok((verdict, ended))

@@ -20,9 +20,10 @@ use super::finish::{Finish, Finished};
 use super::in_flight::Work;
 use super::point::Point;
 use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
-use crate::clock::jitter;
+use crate::clock::{jitter, random};
 use crate::error::{Code, Error, Result};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::steadfast::Steadfast;
 use crate::store::{self, Begin, Begun, CommitError, Database, LookUp, Store};
 use crate::telemetry;
@@ -31,9 +32,15 @@ use crate::tx::Tx;
 /// How long a duplicate waits for the first one before it is told to come back.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How often a handler is run again after the database ended its transaction to resolve a conflict. Deadlocks
-/// among a few commands are over by then; what still conflicts is a storm that repeating makes worse.
-const REPEATS_MAX: u32 = 4;
+/// How a handler is run again after the database ended its transaction to resolve a conflict. Deadlocks among a few
+/// commands are over after four times; what still conflicts is a storm that repeating makes worse.
+const REPEATS: RetryPolicy = RetryPolicy::checked(
+    4,
+    Backoff::Exponential(Duration::from_millis(20)),
+    Duration::from_millis(160),
+    Jitter::Equal,
+    None,
+);
 
 /// How long a caller waits for a transaction that was dropped to be rolled back, before it is told of the panic or the
 /// time limit.
@@ -104,10 +111,11 @@ where
                 Code::InFlight if claimant.options.conflict == Conflict::Wait => {
                     wait(sf, by, started, error).await?;
                 }
-                code if is_repeatable(code) && handler.can_run() && repeats < REPEATS_MAX => {
+                code if is_repeatable(code) && handler.can_run() && repeats < REPEATS.retries() => {
                     repeats += 1;
-                    telemetry::repeated(&claimant.key, repeats, &error);
-                    tokio::time::sleep(jitter(Duration::from_millis(10) * 2_u32.pow(repeats))).await;
+                    let after = REPEATS.delay(repeats, random);
+                    telemetry::repeated(&claimant.key, repeats, after, &error);
+                    tokio::time::sleep(after).await;
                 }
                 _ => return Err(error),
             }
@@ -364,7 +372,13 @@ pub(crate) fn is_repeatable(code: Code) -> bool {
 
 /// The trouble of the database behind a failure, if that is what the handler failed with: it has a code of its own, and
 /// may be worth running the handler again.
+///
+/// A handler that called it something else than trouble has the last word.
 pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
+    match failure.kind() {
+        FailureKind::Transient | FailureKind::Unknown => {}
+        FailureKind::Definitive(_) | FailureKind::Snooze | FailureKind::Cancelled => return None,
+    }
     let mut cause: &(dyn std::error::Error + 'static) = failure.source()?;
     loop {
         let code = match (cause.downcast_ref::<sqlx::Error>(), cause.downcast_ref::<Error>()) {

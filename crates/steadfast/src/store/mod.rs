@@ -310,6 +310,25 @@ fn classify_common(error: &sqlx::Error) -> Code {
     }
 }
 
+/// Whether a query that wants a row found none.
+pub(crate) fn is_missing_row(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::RowNotFound)
+}
+
+/// Whether the rows violate a constraint of the user's tables.
+pub(crate) fn is_constraint(error: &sqlx::Error) -> bool {
+    use sqlx::error::ErrorKind;
+    error.as_database_error().is_some_and(|error| match error.kind() {
+        ErrorKind::UniqueViolation
+        | ErrorKind::ForeignKeyViolation
+        | ErrorKind::NotNullViolation
+        | ErrorKind::CheckViolation
+        | ErrorKind::ExclusionViolation => true,
+        // What sqlx does not name yet is no constraint we know of.
+        _ => false,
+    })
+}
+
 // sqlx keeps its transaction depth in these three. A raw `BEGIN` would leave the depth at 0, and a nested
 // `begin` of the handler would then begin, and commit, what is ours.
 

@@ -5,8 +5,10 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Code, Error};
+use crate::failure::rules::kind_of_status;
 use crate::failure::{Failure, FailureClass, FailureKind};
 
 /// Where problem types are described when nothing else is configured: a path [`routes`](super::routes) serves.
@@ -58,20 +60,34 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::NotPermitted
         | Code::TablesMissing
         | Code::OperationTaken
-        | Code::ConfigurationInvalid => StatusCode::INTERNAL_SERVER_ERROR,
+        | Code::ConfigurationInvalid
+        | Code::RetryInvalid => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
 /// The class of a definitive failure that a handler expressed as a status; `None` for those that may pass.
+///
+/// They are those of the answers we get from others, but for 409: what conflicts here and now may not later.
 pub(crate) fn class_of(status: StatusCode) -> Option<FailureClass> {
-    match status.as_u16() {
-        // Timeout, conflict, locked, too early, too many: the same request may succeed later.
-        408 | 409 | 423 | 425 | 429 => None,
-        400 | 413 | 415 | 422 => Some(FailureClass::Validation),
-        401 | 403 => Some(FailureClass::Forbidden),
-        404 | 410 => Some(FailureClass::NotFound),
-        402..=499 => Some(FailureClass::BusinessRule),
+    match kind_of_status(status)? {
+        FailureKind::Definitive(class) if status != StatusCode::CONFLICT => Some(class),
         _ => None,
+    }
+}
+
+/// The status of a failure, and the rule it follows: RFC 9110, 15.5 and 15.6.
+fn status_of_failure(kind: FailureKind) -> StatusCode {
+    match kind {
+        FailureKind::Definitive(FailureClass::Validation) => StatusCode::BAD_REQUEST,
+        FailureKind::Definitive(FailureClass::BusinessRule) => StatusCode::UNPROCESSABLE_ENTITY,
+        FailureKind::Definitive(FailureClass::NotFound) => StatusCode::NOT_FOUND,
+        FailureKind::Definitive(FailureClass::Forbidden) => StatusCode::FORBIDDEN,
+        // Not now, and nothing was changed.
+        FailureKind::Transient | FailureKind::Snooze => StatusCode::SERVICE_UNAVAILABLE,
+        // In conflict with the state of things: somebody ended it. Trying again does not help, and it is never stored.
+        FailureKind::Cancelled => StatusCode::CONFLICT,
+        // It may have happened. A client that reads 503 takes it for undone; of a 500 it cannot tell, and neither can we.
+        FailureKind::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -86,12 +102,17 @@ pub(crate) fn problem(error: &Error, base: &str, status: Option<StatusCode>) -> 
         "code": error.code().as_str(),
     });
     let mut response = respond(status, &body);
-    if let Some(after) = error.retry_after()
-        && let Ok(seconds) = HeaderValue::from_str(&after.as_secs().max(1).to_string())
-    {
-        response.headers_mut().insert(RETRY_AFTER, seconds);
-    }
+    ask_to_come_back(&mut response, error.retry_after());
     response
+}
+
+/// In whole seconds, rounded up: never earlier than meant.
+fn ask_to_come_back(response: &mut Response, after: Option<Duration>) {
+    if let Some(after) = after {
+        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+        let headers = response.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+    }
 }
 
 fn respond(status: StatusCode, body: &serde_json::Value) -> Response {
@@ -122,13 +143,7 @@ impl IntoResponse for Failure {
 }
 
 fn failure_response(failure: &Failure) -> Response {
-    let status = match failure.kind() {
-        FailureKind::Transient => StatusCode::SERVICE_UNAVAILABLE,
-        FailureKind::Definitive(FailureClass::Validation) => StatusCode::BAD_REQUEST,
-        FailureKind::Definitive(FailureClass::BusinessRule) => StatusCode::UNPROCESSABLE_ENTITY,
-        FailureKind::Definitive(FailureClass::NotFound) => StatusCode::NOT_FOUND,
-        FailureKind::Definitive(FailureClass::Forbidden) => StatusCode::FORBIDDEN,
-    };
+    let status = status_of_failure(failure.kind());
     let body = json!({
         "type": "about:blank",
         "title": status.canonical_reason().unwrap_or("error"),
@@ -137,11 +152,8 @@ fn failure_response(failure: &Failure) -> Response {
         "code": failure.code(),
     });
     let mut response = respond(status, &body);
-    if failure.is_transient() {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    }
+    let soon = failure.is_transient().then_some(Duration::from_secs(1));
+    ask_to_come_back(&mut response, failure.retry_after().or(soon));
     response
 }
 
@@ -157,6 +169,24 @@ mod tests {
             let may_pass = matches!(status_of(code).as_u16(), 409 | 429 | 503);
             assert_eq!(says_when, may_pass, "{code}");
         }
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_a_500_that_promises_nothing() {
+        let response = Failure::unknown("lost", "no reply").into_response();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
+
+    #[test]
+    fn a_snooze_says_when_to_come_back_and_a_cancellation_does_not() {
+        let snoozed = Failure::snooze(Duration::from_millis(2_500)).into_response();
+        assert_eq!(snoozed.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(snoozed.headers()[RETRY_AFTER], "3");
+        let cancelled = Failure::cancelled().into_response();
+        assert_eq!(cancelled.status(), StatusCode::CONFLICT);
+        assert!(!cancelled.headers().contains_key(RETRY_AFTER));
+        assert_eq!(class_of(cancelled.status()), None, "it is not stored");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod harness;
 
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, Once};
 
 use axum::body::Body;
@@ -14,7 +15,7 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use harness::{TestDatabase, fresh};
 use http::StatusCode;
-use steadfast::{CmdTx, Failure};
+use steadfast::{CmdTx, Failure, RetryPolicy};
 use tower::ServiceExt;
 
 /// Everything that was logged, by anybody.
@@ -33,15 +34,24 @@ impl Write for Log {
     }
 }
 
-/// Sends requests that end in every way, with a canary wherever a client can put one.
-async fn canaries_stay_out_of_the_log<Db: TestDatabase>() {
+fn listen() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
             .with_writer(|| Log);
         subscriber.init();
     });
+}
+
+fn logged() -> String {
+    String::from_utf8(LOG.lock().unwrap().clone()).unwrap()
+}
+
+/// Sends requests that end in every way, with a canary wherever a client can put one.
+async fn canaries_stay_out_of_the_log<Db: TestDatabase>() {
+    listen();
     let harness = fresh::<Db>().await;
     let succeed = async |_: CmdTx<Db>| (StatusCode::CREATED, "canary-answer");
     let refuse = async |_: CmdTx<Db>| Failure::transient("later", "canary-answer");
@@ -68,7 +78,7 @@ async fn canaries_stay_out_of_the_log<Db: TestDatabase>() {
             .unwrap();
         assert_eq!(app.clone().oneshot(request).await.unwrap().status(), status, "{path}");
     }
-    let text = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+    let text = logged();
     assert!(
         text.contains("command ended") && text.contains("harmless"),
         "the log says something: {text}"
@@ -76,6 +86,56 @@ async fn canaries_stay_out_of_the_log<Db: TestDatabase>() {
     if let Some(line) = text.lines().find(|line| line.contains("canary")) {
         panic!("a client's words are in the log: {line}");
     }
+}
+
+/// The line of the retry of this operation, which has all it must have.
+#[track_caller]
+fn assert_one_line_for_the_retry_of(operation: &str) -> String {
+    let (text, operation) = (
+        logged(),
+        format!("operation=\"{operation}\" attempt=1 next_attempt=\"20"),
+    );
+    let mut lines = text.lines().filter(|line| line.contains("failed, is tried again"));
+    let line = lines.find(|line| line.contains(&operation));
+    line.unwrap_or_else(|| panic!("there is no {operation} in {text}"))
+        .to_owned()
+}
+
+#[tokio::test]
+async fn a_retry_is_logged_with_operation_attempt_next_attempt_and_correlation_id() {
+    listen();
+    let policy: RetryPolicy = "retries = 1, backoff = immediate".parse().unwrap();
+    let calls = AtomicU32::new(0);
+    let fail_once = async || match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(Failure::transient("busy", "not now")),
+        _ => Ok(()),
+    };
+    let run = policy.operation("quotes.ask").correlation_id("trace-7").run(fail_once);
+    run.await.unwrap();
+    let line = assert_one_line_for_the_retry_of("quotes.ask");
+    assert!(line.contains("correlation_id=\"trace-7\" code=\"busy\""), "{line}");
+}
+
+/// The corridor's repetitions are retries like all others.
+#[tokio::test]
+async fn a_command_that_runs_again_is_logged_as_every_retry_is() {
+    listen();
+    let harness = fresh::<sqlx::Sqlite>().await;
+    let runs = AtomicU32::new(0);
+    let command = harness
+        .sf
+        .command("effects.repeat", "canary-key5")
+        .owner(&harness.owner);
+    let run = command.run(async |_| match runs.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()).into()),
+        _ => Ok(()),
+    });
+    run.await.unwrap();
+    let line = assert_one_line_for_the_retry_of("effects.repeat");
+    assert!(
+        line.contains("correlation_id=") && line.contains("code=\"SF109\""),
+        "{line}"
+    );
 }
 
 mod sqlite {

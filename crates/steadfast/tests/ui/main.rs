@@ -1,4 +1,4 @@
-//! What `#[steadfast::service]` refuses, and the exact words: one file in `fail/` for each kind of mistake.
+//! What `#[steadfast::service]` and `retry!` refuse, and the exact words: one file in `fail/` for each kind of mistake.
 //!
 //! The words of rustc itself differ between its versions: the files are those of the toolchain of this workspace. After a
 //! change of ours, `TRYBUILD=overwrite cargo test -p steadfast --all-features --test ui` writes them anew; read them.

@@ -8,6 +8,8 @@ mod corridor;
 mod doors;
 #[path = "../conformance/encryption.rs"]
 mod encryption;
+#[path = "../conformance/failures.rs"]
+mod failures;
 #[path = "../conformance/http.rs"]
 mod http;
 #[path = "../conformance/in_flight.rs"]

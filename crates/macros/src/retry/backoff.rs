@@ -1,0 +1,1 @@
+../../../steadfast/src/retry/backoff.rs
