@@ -15,7 +15,8 @@
 //! |---|---|
 //! | `sqlite` | `Steadfast<Sqlite>`, with SQLite compiled in |
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
-//! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
+//! | `tower` | [`breaker::BreakerLayer`]: a circuit breaker around a client or a service |
+//! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`]; brings `tower` |
 //! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `prometheus` | the recorder behind `/metrics` |
@@ -25,6 +26,7 @@
         feature = "sqlite",
         feature = "postgres",
         feature = "axum",
+        feature = "tower",
         feature = "encryption",
         feature = "testing"
     )),
@@ -43,6 +45,7 @@ mod caller;
 mod page;
 mod audit;
 mod failure;
+pub mod breaker;
 mod error;
 mod duration;
 mod clock;
@@ -64,8 +67,9 @@ pub mod telemetry;
 pub mod testing;
 
 pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
+pub use breaker::Breaker;
 pub use caller::{Caller, CallerCommand};
-pub use clock::{Clock, parse_duration, rfc3339};
+pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
 pub use command::Encryption;
 pub use command::{

@@ -18,11 +18,12 @@ const VERSION_WANTED: i32 = 14;
 const VERSION_MIN: i32 = 13;
 
 /// What a service needs on each table, as `docs/guide/grants.sql` says.
-const RIGHTS: [(&str, &[&str]); 5] = [
+const RIGHTS: [(&str, &[&str]); 6] = [
     ("migrations", &["SELECT"]),
     ("keys", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("leases", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("usage", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("breakers", &["SELECT", "INSERT", "UPDATE"]),
     ("audit", &["INSERT"]),
 ];
 
