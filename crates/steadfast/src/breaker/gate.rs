@@ -25,10 +25,16 @@ pub(crate) struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     /// Closed, and a success would change nothing.
-    Quiet { generation: u64 },
+    Quiet {
+        generation: u64,
+    },
     /// Closed, with something counted.
-    Counting { generation: u64 },
-    Open { until: Moment },
+    Counting {
+        generation: u64,
+    },
+    Open {
+        until: Moment,
+    },
     /// The machine has to be asked.
     HalfOpen,
 }
@@ -74,11 +80,7 @@ impl Gate {
     }
 
     /// Lets a call in, or not. `changed` is called under the lock, so that changes are told in their order.
-    pub(crate) fn enter(
-        &self,
-        now: impl FnOnce() -> Moment,
-        changed: impl FnOnce(Change),
-    ) -> Result<Pass, Refusal> {
+    pub(crate) fn enter(&self, now: impl FnOnce() -> Moment, changed: impl FnOnce(Change)) -> Result<Pass, Refusal> {
         let now = match self.sign() {
             Sign::Quiet { generation } | Sign::Counting { generation } => return Ok(Pass { generation }),
             Sign::Open { until: Moment::NEVER } => return Err(Refusal { retry_in: None }),

@@ -61,7 +61,9 @@ pub struct ServerErrors;
 
 impl<B, E> Classify<Response<B>, E> for ServerErrors {
     fn counts(&self, answer: &Result<Response<B>, E>) -> bool {
-        answer.as_ref().map_or(true, |response| response.status().is_server_error())
+        answer
+            .as_ref()
+            .map_or(true, |response| response.status().is_server_error())
     }
 }
 

@@ -35,6 +35,8 @@ mod registry;
 mod shared;
 mod state;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -134,7 +134,8 @@ impl BreakerOptions {
     /// SF303 for a setting that means nothing, naming it, the rule and what to write.
     pub fn build(self) -> Result<Breaker> {
         if self.is_shared {
-            let rule = "is shared through a database, and stands alone; make it by sf.breaker(..), or leave out .shared()";
+            let rule =
+                "is shared through a database, and stands alone; make it by sf.breaker(..), or leave out .shared()";
             return Err(self.refused(rule));
         }
         self.make(None)
@@ -196,7 +197,9 @@ impl BreakerOptions {
         }
         // NaN is in no range.
         if !(rate > 0.0 && rate <= 1.0) {
-            let rule = format!("has a failure_rate of {rate}; write a number above 0, and 1 at most: 0.5 is half of the calls");
+            let rule = format!(
+                "has a failure_rate of {rate}; write a number above 0, and 1 at most: 0.5 is half of the calls"
+            );
             return Err(self.refused(rule));
         }
         let window = self.window.unwrap_or(100);

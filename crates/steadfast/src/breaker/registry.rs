@@ -30,7 +30,10 @@ impl Breakers {
 
     pub(super) fn shared(&self) -> Vec<Breaker> {
         let all = self.lock();
-        all.values().filter(|breaker| breaker.share().is_some()).cloned().collect()
+        all.values()
+            .filter(|breaker| breaker.share().is_some())
+            .cloned()
+            .collect()
     }
 }
 
@@ -61,7 +64,11 @@ impl<Db: Database> Steadfast<Db> {
         let mut all = breakers.lock();
         if let Some(there) = all.get(options.name()) {
             let is_same = *there.settings() == options.settings()? && there.share().is_some() == options.is_shared();
-            return if is_same { Ok(there.clone()) } else { Err(options.taken()) };
+            return if is_same {
+                Ok(there.clone())
+            } else {
+                Err(options.taken())
+            };
         }
         let share = if options.is_shared() {
             Some((

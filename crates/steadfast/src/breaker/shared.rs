@@ -107,7 +107,10 @@ pub(super) fn keep_sharing<Db: Database>(sf: &Steadfast<Db>) -> impl Future<Outp
 async fn share<Db: Database>(sf: &Steadfast<Db>) -> Result<()> {
     let breakers = sf.registry().shared();
     let names: Vec<_> = breakers.iter().map(Breaker::name).collect();
-    let rows = sf.ask("read the breakers").read_breakers(&names, sf.clock().ahead()).await?;
+    let rows = sf
+        .ask("read the breakers")
+        .read_breakers(&names, sf.clock().ahead())
+        .await?;
     let rows: HashMap<_, _> = rows.iter().map(|row| (&*row.name, row)).collect();
     for breaker in &breakers {
         if let (Some(share), Some(row)) = (breaker.share(), rows.get(breaker.name())) {
@@ -164,7 +167,11 @@ async fn pass_on<Db: Database>(sf: &Steadfast<Db>, breaker: &Breaker, share: &Sh
         openings: posture.openings,
         expected: (news == JUDGED).then(|| share.epoch.load(Ordering::Acquire)),
     };
-    match sf.ask("write a breaker").write_breaker(&write, sf.clock().ahead()).await {
+    match sf
+        .ask("write a breaker")
+        .write_breaker(&write, sf.clock().ahead())
+        .await
+    {
         Ok(Some(epoch)) => share.epoch.store(epoch, Ordering::Release),
         Ok(None) => share.note(JUDGED),
         Err(error) => {

@@ -217,9 +217,7 @@ impl Machine {
             State::HalfOpen(probing) => {
                 // A probe that hangs must not keep the breaker half-open for ever: another one may follow it after the open
                 // duration, as in Polly 7.
-                let next = probing
-                    .last_let_in
-                    .after(self.settings.open_duration(self.openings));
+                let next = probing.last_let_in.after(self.settings.open_duration(self.openings));
                 if probing.taken() >= self.settings.probes && now < next {
                     let retry_in = Some(now.until(next).min(ASK_AGAIN));
                     return Err(Refusal { retry_in });
@@ -354,7 +352,8 @@ impl Probing {
 }
 
 fn reaches(rate: f64, failures: u32, calls: u32) -> bool {
-    f64::from(failures) >= rate * f64::from(calls)
+    // A quotient is rounded as the literal of a rate is: 7 of 100 reach 0.07.
+    f64::from(failures) / f64::from(calls) >= rate
 }
 
 /// What a closed breaker has counted.
@@ -394,9 +393,7 @@ impl Tally {
     fn trips(&self) -> bool {
         match self {
             Self::Consecutive { failures, limit } => failures >= limit,
-            Self::Rate { last, rate, minimum } => {
-                last.filled >= *minimum && reaches(*rate, last.failures, last.filled)
-            }
+            Self::Rate { last, rate, minimum } => last.filled >= *minimum && reaches(*rate, last.failures, last.filled),
         }
     }
 
