@@ -127,6 +127,27 @@ pub fn parse_duration(text: &str) -> crate::Result<Duration> {
     })
 }
 
+/// A [`Duration`], or its text as [`parse_duration`] reads it.
+pub trait ReadDuration {
+    /// The duration.
+    ///
+    /// # Errors
+    /// As [`parse_duration`].
+    fn read_duration(self) -> crate::Result<Duration>;
+}
+
+impl ReadDuration for Duration {
+    fn read_duration(self) -> crate::Result<Duration> {
+        Ok(self)
+    }
+}
+
+impl ReadDuration for &str {
+    fn read_duration(self) -> crate::Result<Duration> {
+        parse_duration(self)
+    }
+}
+
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// A moment as RFC 3339 writes it, in UTC. It sorts as text.

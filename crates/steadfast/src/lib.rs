@@ -15,7 +15,8 @@
 //! |---|---|
 //! | `sqlite` | `Steadfast<Sqlite>`, with SQLite compiled in |
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
-//! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`] |
+//! | `tower` | [`breaker::BreakerLayer`]: a circuit breaker around a client or a service |
+//! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`]; brings `tower` |
 //! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block |
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
@@ -27,6 +28,7 @@
         feature = "sqlite",
         feature = "postgres",
         feature = "axum",
+        feature = "tower",
         feature = "encryption",
         feature = "testing"
     )),
@@ -46,6 +48,7 @@ mod page;
 mod audit;
 mod failure;
 mod retry;
+pub mod breaker;
 mod error;
 mod duration;
 mod words;
@@ -68,8 +71,9 @@ pub mod telemetry;
 pub mod testing;
 
 pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
+pub use breaker::Breaker;
 pub use caller::{Caller, CallerCommand};
-pub use clock::{Clock, parse_duration, rfc3339};
+pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
 pub use command::Encryption;
 pub use command::{

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sqlx::Pool;
@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::audit::AuditList;
+use crate::breaker::Breakers;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::command::execute;
@@ -71,6 +72,7 @@ struct Inner<Db: Database> {
     store: Db::Store,
     clock: Clock,
     in_flight: InFlight,
+    breakers: Breakers,
     tasks: TaskTracker,
     stopping: CancellationToken,
     id: String,
@@ -302,6 +304,15 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.in_flight
     }
 
+    pub(crate) fn registry(&self) -> &Breakers {
+        &self.0.breakers
+    }
+
+    /// For a task that must not keep the handle alive.
+    pub(crate) fn downgrade(&self) -> WeakSteadfast<Db> {
+        WeakSteadfast(Arc::downgrade(&self.0))
+    }
+
     /// Begins a transaction, and claims a key in it if there is one.
     pub(crate) async fn begin(&self, begin: Begin) -> Result<Begun<Tx<Db>>> {
         let key = begin.key.clone();
@@ -361,6 +372,10 @@ impl<Db: Database> Steadfast<Db> {
         self.0.purge_every
     }
 
+    pub(crate) fn stopping(&self) -> CancellationToken {
+        self.0.stopping.clone()
+    }
+
     pub(crate) async fn stopped(&self) {
         self.0.stopping.cancelled().await;
     }
@@ -400,6 +415,16 @@ impl<Db: Database> Steadfast<Db> {
         if let Some(observer) = &self.0.observer {
             observer.reached(point, key);
         }
+    }
+}
+
+/// A handle that keeps nothing alive.
+pub(crate) struct WeakSteadfast<Db: Database>(Weak<Inner<Db>>);
+
+impl<Db: Database> WeakSteadfast<Db> {
+    /// The handle, if anybody else still has it.
+    pub(crate) fn upgrade(&self) -> Option<Steadfast<Db>> {
+        self.0.upgrade().map(Steadfast)
     }
 }
 
@@ -526,6 +551,7 @@ impl<Db: Database> Builder<Db> {
             store,
             clock: self.clock.clone(),
             in_flight: InFlight::new(),
+            breakers: Breakers::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             id: random_id(),

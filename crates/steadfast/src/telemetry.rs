@@ -6,9 +6,10 @@
 use std::any::Any;
 use std::time::{Duration, SystemTime};
 
-use metrics::{counter, histogram};
+use metrics::{Counter, counter, gauge, histogram};
 use tracing::Span;
 
+use crate::breaker::BreakerState;
 use crate::clock::rfc3339;
 use crate::command::Key;
 use crate::command::execute::Executed;
@@ -27,6 +28,13 @@ pub const COMMITS_RESOLVED_TOTAL: &str = "steadfast_commits_resolved_total";
 pub const KEYS_PURGED_TOTAL: &str = "steadfast_keys_purged_total";
 /// COMMITs on SQLite, by whether the group of commands `ended` as `committed` or `failed`.
 pub const GROUPS_TOTAL: &str = "steadfast_groups_total";
+
+/// What each breaker, by `name`, is doing: -1 forced closed, 0 closed, 1 half-open, 2 open, 3 forced open.
+pub const BREAKER_STATE: &str = "steadfast_breaker_state";
+/// How often breakers changed their state, by `name` and what they changed `to`.
+pub const BREAKER_TRANSITIONS_TOTAL: &str = "steadfast_breaker_transitions_total";
+/// Calls that were postponed since their breaker was open, by `name`.
+pub const BREAKER_REJECTED_TOTAL: &str = "steadfast_breaker_rejected_total";
 
 /// A handler that holds its transaction longer than this is worth a line: on SQLite everybody else waits for it.
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
@@ -131,6 +139,51 @@ pub(crate) fn purged(keys: u64) {
 
 pub(crate) fn purge_failed(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "expired keys could not be purged; it is tried again");
+}
+
+pub(crate) fn breaker_is(name: &str, state: BreakerState) {
+    let level = match state {
+        BreakerState::ForcedClosed => -1.0,
+        BreakerState::Closed => 0.0,
+        BreakerState::HalfOpen => 1.0,
+        BreakerState::Open => 2.0,
+        BreakerState::ForcedOpen => 3.0,
+    };
+    gauge!(BREAKER_STATE, "name" => name.to_owned()).set(level);
+}
+
+pub(crate) fn breaker_changed(name: &str, to: BreakerState) {
+    breaker_is(name, to);
+    counter!(BREAKER_TRANSITIONS_TOTAL, "name" => name.to_owned(), "to" => to.as_str()).increment(1);
+}
+
+/// Opening and closing are worth a line; asking whether it is over is not.
+pub(crate) fn breaker_turned(name: &str, from: BreakerState, to: BreakerState, is_elsewhere: bool) {
+    let (state, from, to) = (to, from.as_str(), to.as_str());
+    match state {
+        BreakerState::Open | BreakerState::ForcedOpen => {
+            tracing::warn!(breaker = name, from, to, is_elsewhere, "a breaker has opened");
+        }
+        BreakerState::HalfOpen => tracing::debug!(breaker = name, from, to, "a breaker lets a probe through"),
+        BreakerState::Closed | BreakerState::ForcedClosed => {
+            tracing::info!(breaker = name, from, to, is_elsewhere, "a breaker has closed");
+        }
+    }
+}
+
+pub(crate) fn breaker_rejections(name: &str) -> Counter {
+    counter!(BREAKER_REJECTED_TOTAL, "name" => name.to_owned())
+}
+
+/// Whether breakers are shared has changed.
+pub(crate) fn breakers_shared(shared: &Result<()>) {
+    match shared {
+        Ok(()) => tracing::info!("breakers are shared through the database again"),
+        Err(error) => tracing::warn!(
+            code = %error.code(), ?error,
+            "breakers are not shared through the database for now; each process goes on by what it sees itself"
+        ),
+    }
 }
 
 #[cfg(feature = "sqlite")]

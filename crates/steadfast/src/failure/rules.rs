@@ -2,10 +2,12 @@
 
 use std::error::Error as StdError;
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use http::StatusCode;
 
 use super::{Failure, FailureClass, FailureKind};
+use crate::breaker::Open;
 use crate::error::{BoxError, Code, Error};
 use crate::store;
 
@@ -54,10 +56,12 @@ rules! {
         |cause| cause.sql().is_some();
     "`steadfast::Error`: SF116" => Unknown, "COMMIT was sent, and its reply was lost",
         |cause| cause.ours() == Some(Code::CommitUnknown);
-    "`steadfast::Error`: SF100 to SF102, SF104 to SF106" => Definitive(Validation), "the call itself is wrong",
+    "`steadfast::Error`: SF100 to SF102, SF104 to SF106, SF124" => Definitive(Validation), "the call itself is wrong",
         |cause| cause.ours().is_some_and(is_callers);
     "`steadfast::Error`: any other" => Transient, "nothing was committed, and the way may be free later",
         |cause| cause.ours().is_some();
+    "an open breaker" => Snooze, "the call was not made, and no attempt is spent",
+        |cause| cause.breaker().is_some();
     "HTTP 408, 423, 425, 429, 502, 503, 504" => Transient, "the other side asks to be asked again",
         |cause| cause.has_status(|status| matches!(status, 408 | 423 | 425 | 429 | 502 | 503 | 504));
     "HTTP 400, 413, 415, 422" => Definitive(Validation), "the same request is refused again",
@@ -87,10 +91,18 @@ rules! {
 /// The failure that an error is, which becomes its source.
 pub(super) fn classify(error: BoxError) -> Failure {
     let kind = chain(&*error).find_map(|error| kind_of(Cause::Error(error)));
-    let retry_after = chain(&*error).find_map(|error| error.downcast_ref::<Error>()?.retry_after());
+    let retry_after = chain(&*error).find_map(retry_after);
     let mut failure = Failure::of(kind.unwrap_or(FailureKind::Transient));
     failure.retry_after = retry_after;
     failure.with_source(error)
+}
+
+/// When an error of ours says to come back.
+fn retry_after(error: &(dyn StdError + 'static)) -> Option<Duration> {
+    match error.downcast_ref::<Error>() {
+        Some(error) => error.retry_after(),
+        None => Cause::Error(error).breaker()?.retry_in(),
+    }
 }
 
 /// The error and its sources, from the outermost.
@@ -118,6 +130,7 @@ fn is_callers(code: Code) -> bool {
             | Code::Mismatch
             | Code::BodyTooLarge
             | Code::BodyRefused
+            | Code::MediaTypeRefused
     )
 }
 
@@ -146,6 +159,10 @@ impl<'e> Cause<'e> {
 
     fn ours(self) -> Option<Code> {
         self.error()?.downcast_ref().map(Error::code)
+    }
+
+    fn breaker(self) -> Option<&'e Open> {
+        self.error()?.downcast_ref()
     }
 
     fn io(self) -> Option<ErrorKind> {

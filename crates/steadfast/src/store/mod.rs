@@ -24,6 +24,7 @@ pub(crate) use migrate::{AppliedMigration, Migration, check_known, script, statu
 pub(crate) use names::Names;
 
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
+use crate::breaker::{BreakerRow, BreakerWrite};
 use crate::clock::{Offset, Timestamp};
 use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, Owner, Quota, Record, Stored};
 use crate::doctor::Check;
@@ -159,6 +160,17 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<i64>>> + Send;
     /// Gives a lease back before its time.
     fn release_lease(&self, name: &str, holder: &str) -> impl Future<Output = Result<()>> + Send;
+
+    // Breakers.
+
+    /// Reads the breakers of these names that any process has written.
+    fn read_breakers(&self, names: &[&str], offset: Offset) -> impl Future<Output = Result<Vec<BreakerRow>>> + Send;
+    /// Writes a breaker and says its new epoch. `None`: the row has another one than was expected.
+    fn write_breaker(
+        &self,
+        write: &BreakerWrite<'_>,
+        offset: Offset,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
 
     // The caller's own transaction.
 

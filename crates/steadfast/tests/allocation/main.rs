@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use steadfast::breaker::{Breaker, BreakerState};
 use steadfast::{Failure, FailureClass, RetryPolicy};
 
 #[test]
@@ -32,6 +33,38 @@ fn a_decision_allocates_nothing() {
             }
         });
         assert_eq!(allocated.count_total, 0, "{text}");
+    }
+}
+
+#[test]
+fn a_breaker_allocates_neither_on_the_closed_pass_nor_on_the_open_refusal() {
+    let lost = Failure::transient("lost", "no reply");
+    for options in [
+        Breaker::named("consecutive").consecutive_failures(100),
+        Breaker::named("rate").failure_rate(0.5).window(64),
+    ] {
+        let breaker = options.build().unwrap();
+        let closed = allocation_counter::measure(|| {
+            for _ in 0..1_000 {
+                breaker.permit().unwrap().success();
+            }
+            for _ in 0..10 {
+                breaker.permit().unwrap().failure(&lost);
+                breaker.permit().unwrap().success();
+            }
+            drop(breaker.permit().unwrap());
+        });
+        assert_eq!(closed.count_total, 0, "{} closed", breaker.name());
+
+        while breaker.state() == BreakerState::Closed {
+            breaker.permit().unwrap().failure(&lost);
+        }
+        let open = allocation_counter::measure(|| {
+            for _ in 0..1_000 {
+                assert!(breaker.permit().is_err());
+            }
+        });
+        assert_eq!(open.count_total, 0, "{} open", breaker.name());
     }
 }
 

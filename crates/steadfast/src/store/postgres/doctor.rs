@@ -24,11 +24,12 @@ const PROCESS_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const POOLER_REMEDY: &str = "use a pooler in session mode, or connect directly: in transaction mode a connection meets what others have prepared";
 
 /// What a service needs on each table, as `docs/guide/grants.sql` says.
-const RIGHTS: [(&str, &[&str]); 5] = [
+const RIGHTS: [(&str, &[&str]); 6] = [
     ("migrations", &["SELECT"]),
     ("keys", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("leases", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("usage", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("breakers", &["SELECT", "INSERT", "UPDATE"]),
     ("audit", &["INSERT"]),
 ];
 

@@ -4,6 +4,7 @@
 //! lock only makes meeting a duplicate cheap.
 
 mod audit;
+mod breakers;
 mod doctor;
 mod keys;
 mod migrations;
@@ -24,6 +25,7 @@ use super::{
     begin_transaction, classify_common, commit_transaction, rollback_transaction,
 };
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
+use crate::breaker::{BreakerRow, BreakerWrite};
 use crate::clock::{Offset, Timestamp};
 use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
@@ -319,6 +321,14 @@ impl Store<Postgres> for PostgresStore {
 
     async fn release_lease(&self, name: &str, holder: &str) -> Result<()> {
         purge::release_lease(&self.pool, &self.names, name, holder).await
+    }
+
+    async fn read_breakers(&self, names: &[&str], offset: Offset) -> Result<Vec<BreakerRow>> {
+        breakers::read(self, names, offset).await
+    }
+
+    async fn write_breaker(&self, write: &BreakerWrite<'_>, offset: Offset) -> Result<Option<i64>> {
+        breakers::write(self, write, offset).await
     }
 
     async fn check_guest(&self, _: &mut PgConnection) -> Result<()> {

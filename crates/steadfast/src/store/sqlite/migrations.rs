@@ -27,6 +27,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "purge",
         sql: include_str!("migrations/0004_purge.sql"),
     },
+    Migration {
+        version: 5,
+        name: "breakers",
+        sql: include_str!("migrations/0005_breakers.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

@@ -5,6 +5,7 @@
 //! for a turn on the writer, so a process never meets its own lock.
 
 mod audit;
+mod breakers;
 mod doctor;
 mod gate;
 mod keys;
@@ -25,6 +26,7 @@ use super::{
     classify_common,
 };
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
+use crate::breaker::{BreakerRow, BreakerWrite};
 use crate::clock::{self, Offset, Timestamp};
 use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
@@ -246,6 +248,17 @@ impl Store<Sqlite> for SqliteStore {
         let mut turn = self.writer.take_turn(false).await?;
         purge::release_lease(&mut turn, &self.names, name, holder).await?;
         self.end_turn(turn).await
+    }
+
+    async fn read_breakers(&self, names: &[&str], offset: Offset) -> Result<Vec<BreakerRow>> {
+        breakers::read(&self.readers, &self.names, names, offset).await
+    }
+
+    async fn write_breaker(&self, write: &BreakerWrite<'_>, offset: Offset) -> Result<Option<i64>> {
+        let mut turn = self.writer.take_turn(false).await?;
+        let epoch = breakers::write(&mut turn, &self.names, write, offset).await?;
+        self.end_turn(turn).await?;
+        Ok(epoch)
     }
 
     async fn check_guest(&self, conn: &mut SqliteConnection) -> Result<()> {
