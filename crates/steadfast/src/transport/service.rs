@@ -191,10 +191,13 @@ impl Call {
         } else if accept != Accept::Json && is_form_type(media_type) {
             serde_urlencoded::from_bytes(&self.body).map_err(|error| self.invalid("the body", error))
         } else {
+            let says = match media_type {
+                [] => "does not say what it is".to_owned(),
+                known => format!("says that it is {:?}", String::from_utf8_lossy(known)),
+            };
             let message = format!(
-                "the body of {} says that it is {:?}; send {} as its Content-Type",
+                "the body of {} {says}; send {} as its Content-Type",
                 self.route(),
-                String::from_utf8_lossy(media_type),
                 accept.in_words()
             );
             Err(Error::new(Code::MediaTypeRefused, message))
