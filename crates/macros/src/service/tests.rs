@@ -196,6 +196,68 @@ fn a_handler_of_the_wrong_shape_is_told_why_and_what_to_write() {
     }
 }
 
+/// How often some text is in what is written for a method, without its spaces.
+fn written_for(method: &str, text: &str) -> usize {
+    let (written, mistakes) = expanded(ALL, "db = Sqlite", &format!("impl Orders {{ {method} }}"));
+    assert_eq!(mistakes, [], "{method}");
+    written.to_string().replace(' ', "").matches(text).count()
+}
+
+#[test]
+fn each_option_is_said_to_the_doors_that_have_it() {
+    for (option, call, doors) in [
+        (
+            "retention = \"1s\"",
+            ".retention(::core::time::Duration::from_millis(1000u64))",
+            2,
+        ),
+        (
+            "time_limit = \"2s\"",
+            ".time_limit(::core::time::Duration::from_millis(2000u64))",
+            2,
+        ),
+        ("answer_limit = 7", ".answer_limit(7)", 2),
+        ("fingerprint = policy()", ".fingerprint(policy())", 2),
+        ("scope = tenant", ".scope(::steadfast::Scope::Tenant)", 2),
+        ("conflict = wait", ".conflict(::steadfast::Conflict::Wait)", 2),
+        (
+            "store_failures = definitive",
+            ".store_failures(::steadfast::StoreFailures::Definitive)",
+            2,
+        ),
+        ("body_limit = 7", ".body_limit(7)", 1),
+        ("key_field = \"id\"", ".key_field(\"id\")", 1),
+        ("key = optional", ".key(::steadfast::KeyRequirement::Optional)", 1),
+        (
+            "mismatch = 409",
+            ".mismatch(::steadfast::service::StatusCode::CONFLICT)",
+            1,
+        ),
+        ("authorize = may", ".authorize(may)", 1),
+    ] {
+        let attribute = format!("#[command(\"o\", route = \"POST /o\", {option})]");
+        let method = format!("{attribute} async fn a(&self, tx: &mut Tx<Db>, o: O) -> Result<u8, E> {{}}");
+        assert_eq!(written_for(&method, call), doors, "{option}");
+    }
+    let query =
+        "#[query(\"o\", route = \"GET /o\", authorize = may)] async fn a(&self, db: &Pool<Db>) -> Result<u8, E> {}";
+    assert_eq!(
+        written_for(query, ".route_layer(self.steadfast.idempotent().authorize(may))"),
+        1
+    );
+}
+
+#[test]
+fn the_fingerprint_is_of_all_arguments_and_the_face_as_visible_as_its_widest_method() {
+    let handlers = "#[command(\"o\", route = \"POST /{id}\")] pub(crate) async fn a(&self, tx: &mut Tx<Db>, id: u8, o: &O) -> Result<(), E> {}
+        #[cfg(x)] #[query(\"p\", route = \"GET /p\")] async fn b(&self, db: &Pool<Db>, page: Page) -> Result<u8, E> {}";
+    assert_eq!(written_for(handlers, ".input(&(&id,&o))"), 1);
+    assert_eq!(written_for(handlers, "call.query::<Page>()?"), 1);
+    assert_eq!(written_for(handlers, "Answer::new(204,&())"), 1);
+    assert_eq!(written_for(handlers, "pub(crate)structOrdersService"), 1);
+    assert_eq!(written_for(handlers, "&[\"o\",#[cfg(x)]\"p\"]"), 1);
+}
+
 /// What compiled, and could not have worked.
 #[test]
 fn what_could_never_be_called_is_told_before_it_is_tried() {
