@@ -62,6 +62,16 @@ impl Notes {
         Ok(größe.to_owned())
     }
 
+    #[command("notes.post", route = "POST /forms", accept = form)]
+    async fn post(&self, _: &mut Tx<Db>, note: Note) -> Result<String, Failure> {
+        Ok(note.text)
+    }
+
+    #[query("notes.lost")]
+    async fn lost(&self, _: &Pool<Db>) -> Result<(), Failure> {
+        Err(Failure::definitive(FailureClass::NotFound, "lost", "it is not there"))
+    }
+
     #[query("notes.list", route = "GET /notes", max_age = "2m")]
     async fn list(&self, _: &Pool<Db>, page: Page) -> Result<u32, Failure> {
         Ok(page.page)
@@ -200,6 +210,11 @@ async fn a_body_of_another_type_is_refused_with_those_that_are_taken() {
         ),
         ("/notes", "", "does not say what it is; send application/json as"),
         (
+            "/forms",
+            "application/json",
+            "send application/x-www-form-urlencoded as",
+        ),
+        (
             "/pins",
             "text/plain",
             "send application/json or application/x-www-form-urlencoded as",
@@ -268,6 +283,14 @@ async fn a_key_may_be_a_member_of_the_body() {
     ] {
         assert_eq!(json(pin(key, body).await).await["code"], code, "{key:?} {body}");
     }
+}
+
+#[tokio::test]
+async fn a_query_that_fails_in_rust_has_failed_now_and_is_no_replay() {
+    let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await.unwrap();
+    let lost = Notes.on(&sf).lost().await.unwrap_err();
+    assert_eq!(lost.failure().unwrap().code(), "lost");
+    assert!(!lost.is_replayed());
 }
 
 #[tokio::test]
