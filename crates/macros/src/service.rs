@@ -72,8 +72,12 @@ fn methods(block: &mut ItemImpl) -> impl Iterator<Item = &mut ImplItemFn> {
     })
 }
 
-/// The type the block is of, by its last name.
+/// The type the block is of, by its last name. An error if the block cannot be a service.
 fn name_of(block: &ItemImpl) -> Result<Ident> {
+    if let Some(parameter) = block.generics.type_params().find(|parameter| parameter.ident == "Db") {
+        let message = "SF010: `Db` is the database that the block is written for; give this parameter another name";
+        return Err(Error::new_spanned(&parameter.ident, message));
+    }
     if let Some((path, _)) = &block.trait_ {
         let message = "SF010: a service has methods of its own, not those of a trait; write `impl Orders`";
         return Err(Error::new_spanned(path, message));
@@ -225,15 +229,6 @@ impl Service {
 
     /// What no handler can know of itself.
     fn check(&self, build: Build, mistakes: &mut Mistakes) {
-        if let Some(parameter) = self
-            .block
-            .generics
-            .type_params()
-            .find(|parameter| parameter.ident == "Db")
-        {
-            let message = "SF010: `Db` is the database that the block is written for; give this parameter another name";
-            mistakes.at(&parameter.ident, message);
-        }
         for (place, handler) in self.handlers.iter().enumerate() {
             let Handler { options, name, .. } = handler;
             let operation = &options.operation;
