@@ -45,11 +45,13 @@ const _: () = {
             key: &str,
             order: PlaceOrder,
         ) -> ::steadfast::Result<::steadfast::Reply<Order>> {
-            self.steadfast
+            let command = self
+                .steadfast
                 .command("orders.place", key)
                 .retention(::core::time::Duration::from_millis(172800000u64))
                 .owner(owner)
-                .input(&order)
+                .input(&order);
+            command
                 .run(async |tx: &mut ::steadfast::Tx<Db>| {
                     <Orders>::place(&self.service, tx, owner, ::core::clone::Clone::clone(&order))
                         .await
@@ -62,7 +64,9 @@ const _: () = {
             ::steadfast::service::answered(<Orders>::show(&self.service, self.steadfast.pool(), id).await)
         }
         #[doc = r" The routes of the service, each command with its key and each query without."]
-        pub fn routes<State: Clone + Send + Sync + 'static>(&self) -> ::steadfast::service::Router<State>
+        pub fn routes<State: ::core::clone::Clone + ::core::marker::Send + ::core::marker::Sync + 'static>(
+            &self,
+        ) -> ::steadfast::service::Router<State>
         where
             Self: 'static,
         {

@@ -52,11 +52,13 @@ const _: () = {
             key: &str,
             order: PlaceOrder,
         ) -> ::steadfast::Result<::steadfast::Reply<Order>> {
-            self.steadfast
+            let command = self
+                .steadfast
                 .command("orders.place", key)
                 .retention(::core::time::Duration::from_millis(172800000u64))
                 .owner(owner)
-                .input(&order)
+                .input(&order);
+            command
                 .run(async |tx: &mut ::steadfast::Tx<Db>| {
                     <Orders as OrdersHandlers>::place(&self.service, tx, owner, ::core::clone::Clone::clone(&order))
                         .await
@@ -71,7 +73,9 @@ const _: () = {
             )
         }
         #[doc = r" The routes of the service, each command with its key and each query without."]
-        pub fn routes<State: Clone + Send + Sync + 'static>(&self) -> ::steadfast::service::Router<State>
+        pub fn routes<State: ::core::clone::Clone + ::core::marker::Send + ::core::marker::Sync + 'static>(
+            &self,
+        ) -> ::steadfast::service::Router<State>
         where
             Self: 'static,
         {
@@ -142,11 +146,13 @@ const _: () = {
             key: &str,
             order: PlaceOrder,
         ) -> ::steadfast::Result<::steadfast::Reply<Order>> {
-            self.steadfast
+            let command = self
+                .steadfast
                 .command("orders.place", key)
                 .retention(::core::time::Duration::from_millis(172800000u64))
                 .owner(owner)
-                .input(&order)
+                .input(&order);
+            command
                 .run(async |tx: &mut ::steadfast::Tx<Db>| {
                     <Orders as OrdersHandlers>::place(&self.service, tx, owner, ::core::clone::Clone::clone(&order))
                         .await
@@ -161,7 +167,9 @@ const _: () = {
             )
         }
         #[doc = r" The routes of the service, each command with its key and each query without."]
-        pub fn routes<State: Clone + Send + Sync + 'static>(&self) -> ::steadfast::service::Router<State>
+        pub fn routes<State: ::core::clone::Clone + ::core::marker::Send + ::core::marker::Sync + 'static>(
+            &self,
+        ) -> ::steadfast::service::Router<State>
         where
             Self: 'static,
         {

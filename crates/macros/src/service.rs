@@ -3,6 +3,7 @@
 //! Parse (this file, [`handler`], [`options`], [`route`]) understands the block and collects every mistake; [`write`] puts down
 //! what a person would have written. With mistakes, what was understood is written too, so that they are all that is reported.
 
+mod elsewhere;
 mod handler;
 mod options;
 mod route;
@@ -15,8 +16,7 @@ use quote::{ToTokens, quote};
 use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::{
-    Attribute, Error, Ident, ImplItem, ImplItemFn, ItemImpl, LitStr, Path, Result, Token, Type, bracketed, parse_quote,
-    token,
+    Attribute, Error, Ident, ImplItem, ImplItemFn, ItemImpl, Path, Result, Token, Type, bracketed, parse_quote, token,
 };
 
 use crate::database::{Database, POSTGRES, SQLITE};
@@ -72,13 +72,17 @@ fn methods(block: &mut ItemImpl) -> impl Iterator<Item = &mut ImplItemFn> {
     })
 }
 
-/// The type the block is of, by its last name.
+/// The type the block is of, by its last name. An error if the block cannot be a service.
 fn name_of(block: &ItemImpl) -> Result<Ident> {
+    if let Some(parameter) = block.generics.type_params().find(|parameter| parameter.ident == "Db") {
+        let message = "SF010: `Db` is the database that the block is written for; give this parameter another name";
+        return Err(Error::new_spanned(&parameter.ident, message));
+    }
     if let Some((path, _)) = &block.trait_ {
         let message = "SF010: a service has methods of its own, not those of a trait; write `impl Orders`";
         return Err(Error::new_spanned(path, message));
     }
-    match &*block.self_ty {
+    match elsewhere::ungrouped(&block.self_ty) {
         Type::Path(path) if !path.path.segments.is_empty() => {
             Ok(path.path.segments[path.path.segments.len() - 1].ident.clone())
         }
@@ -206,10 +210,12 @@ struct Service {
 impl Service {
     fn parse(arguments: Arguments, name: Ident, mut block: ItemImpl, mistakes: &mut Mistakes) -> Self {
         let Arguments { krate, databases } = arguments;
+        elsewhere::name_lifetimes(&mut block);
+        let self_ty = (*block.self_ty).clone();
         let mut handlers = Vec::new();
         for method in methods(&mut block) {
             if let Some((kind, attribute)) = take_ours(method, mistakes) {
-                handlers.extend(Handler::parse(kind, &attribute, method, &krate, mistakes));
+                handlers.extend(Handler::parse(kind, &attribute, method, &self_ty, &krate, mistakes));
             }
         }
         Self {
@@ -223,19 +229,32 @@ impl Service {
 
     /// What no handler can know of itself.
     fn check(&self, build: Build, mistakes: &mut Mistakes) {
-        let mut names: Vec<&LitStr> = Vec::new();
-        for Handler { options, name, .. } in &self.handlers {
+        for (place, handler) in self.handlers.iter().enumerate() {
+            let Handler { options, name, .. } = handler;
             let operation = &options.operation;
-            if names.iter().any(|other| other.value() == operation.value()) {
+            let others = || {
+                self.handlers[..place]
+                    .iter()
+                    .filter(|other| other.may_be_there_with(handler))
+            };
+            if others().any(|other| other.options.operation.value() == operation.value()) {
                 let message = format!(
                     "SF012: another handler of this service is {:?} already, and would answer the keys of `{name}`; give it a name of its own",
                     operation.value()
                 );
                 mistakes.at(operation, message);
             }
-            names.push(operation);
-            if let Some(route) = options.route.as_ref().filter(|_| !build.has_axum) {
+            let Some(route) = &options.route else { continue };
+            if !build.has_axum {
                 mistakes.push(feature_missing(route.span, "a route", "axum"));
+            }
+            let taken = others().find_map(|other| Some((other, other.options.route.as_ref()?.conflict(route)?)));
+            if let Some((other, advice)) = taken {
+                let message = format!(
+                    "SF010: a request could be meant for `{}` or for `{name}`, since their routes are one to axum; {advice}",
+                    other.name
+                );
+                mistakes.here(route.span, message);
             }
         }
     }
@@ -263,12 +282,5 @@ fn take_ours(method: &mut ImplItemFn, mistakes: &mut Mistakes) -> Option<(Kind, 
 
 /// Whether some tokens speak of `Db`, the database that the block is written for.
 fn speaks_of_db(tokens: &impl ToTokens) -> bool {
-    fn is_there(tokens: TokenStream) -> bool {
-        tokens.into_iter().any(|token| match token {
-            proc_macro2::TokenTree::Ident(ident) => ident == "Db",
-            proc_macro2::TokenTree::Group(group) => is_there(group.stream()),
-            _ => false,
-        })
-    }
-    is_there(tokens.to_token_stream())
+    elsewhere::find(tokens.to_token_stream(), "Db").is_some()
 }

@@ -5,9 +5,10 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
     Attribute, Error, FnArg, GenericArgument, Ident, ImplItemFn, Pat, Path, PathArguments, PathSegment, ReceiverKind,
-    Result, ReturnType, Signature, Type, TypeReference, Visibility, parse_quote,
+    Result, ReturnType, Safety, Signature, Type, TypeReference, Visibility, parse_quote,
 };
 
+use super::elsewhere::{attributes, find, type_of, ungrouped};
 use super::options::{Kind, Options};
 use crate::mistakes::Mistakes;
 
@@ -16,12 +17,18 @@ pub(super) struct Handler {
     pub(super) options: Options,
     pub(super) name: Ident,
     pub(super) vis: Visibility,
-    /// What the face's method has too: its documentation.
+    /// What the face's method has too: its documentation, and what is said to its callers.
     pub(super) docs: Vec<Attribute>,
+    /// Whether its callers are told to stop.
+    pub(super) is_deprecated: bool,
     /// What decides whether the method is there.
     pub(super) cfgs: Vec<Attribute>,
     /// What the user does not want to be warned of.
     pub(super) allows: Vec<Attribute>,
+    /// Where the transaction or the pool is declared.
+    pub(super) first: Span,
+    /// `Db` as it stands there.
+    pub(super) db: Option<Ident>,
     /// After the transaction or the pool, in order.
     pub(super) arguments: Vec<Argument>,
     /// `T` of `Result<T, E>`.
@@ -50,39 +57,66 @@ impl Handler {
         kind: Kind,
         attribute: &Attribute,
         method: &ImplItemFn,
+        self_ty: &Type,
         krate: &Path,
         mistakes: &mut Mistakes,
     ) -> Option<Self> {
-        let options = Options::parse(attribute, kind, krate, mistakes);
-        let shape = mistakes.keep(Shape::parse(kind, &method.sig));
-        let (options, Shape { arguments, value }) = options.zip(shape)?;
+        let options = Options::parse(attribute, kind, self_ty, krate, mistakes);
+        let shape = mistakes.keep(Shape::parse(kind, &method.sig, self_ty));
+        let (
+            options,
+            Shape {
+                first,
+                arguments,
+                value,
+            },
+        ) = options.zip(shape)?;
         let parameters = options
             .route
             .as_ref()
             .map(|route| route.parameters.as_slice())
             .unwrap_or_default();
         let arguments = mistakes.keep(roles(kind, &options, arguments, parameters))?;
-        let of = |word: &str| {
-            let attributes = method.attrs.iter().filter(|attribute| attribute.path().is_ident(word));
-            attributes.cloned().collect()
-        };
-        let mut docs: Vec<Attribute> = of("doc");
+        let of = |name: &str| attributes(&method.attrs, name);
+        let mut docs = of("doc");
         if docs.is_empty() {
             let what = format!("The {kind} `{}`.", options.operation.value());
             docs.push(parse_quote!(#[doc = #what]));
         }
+        let deprecated = of("deprecated");
+        let is_deprecated = !deprecated.is_empty();
+        docs.extend(deprecated.into_iter().chain(of("must_use")));
         Some(Self {
             kind,
             options,
             name: method.sig.ident.clone(),
             vis: method.vis.clone(),
             docs,
+            is_deprecated,
             cfgs: of("cfg"),
             allows: of("allow"),
+            first,
+            db: method
+                .sig
+                .inputs
+                .get(1)
+                .and_then(|first| find(first.to_token_stream(), "Db")),
             arguments,
             value,
             returned: method.sig.output.span(),
         })
+    }
+
+    /// Whether both are compiled in one build; who is told apart by `#[cfg]` is not.
+    pub(super) fn may_be_there_with(&self, other: &Self) -> bool {
+        let text = |handler: &Self| -> Vec<_> {
+            handler
+                .cfgs
+                .iter()
+                .map(|cfg| cfg.to_token_stream().to_string())
+                .collect()
+        };
+        self.cfgs.is_empty() || other.cfgs.is_empty() || text(self) == text(other)
     }
 
     pub(super) fn is_over_http(&self) -> bool {
@@ -91,6 +125,11 @@ impl Handler {
 
     pub(super) fn takes_owner(&self) -> bool {
         self.arguments.iter().any(|argument| argument.role == Role::Owner)
+    }
+
+    /// Whether there is nothing in its answer.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(&self.value, Type::Tuple(tuple) if tuple.elems.is_empty())
     }
 
     /// What the caller of the face gives beside owner and key.
@@ -148,30 +187,59 @@ fn owned(ty: &Type) -> TokenStream {
 
 /// A signature that a handler can have.
 struct Shape {
+    first: Span,
     arguments: Vec<(Ident, Type)>,
     value: Type,
 }
 
 impl Shape {
-    fn parse(kind: Kind, signature: &Signature) -> Result<Self> {
+    fn parse(kind: Kind, signature: &Signature, self_ty: &Type) -> Result<Self> {
         let name = &signature.ident;
+        if name == "on" || name == "routes" {
+            let message = format!("SF010: `{name}` is what the face calls its own; give this {kind} another name");
+            return Err(Error::new(name.span(), message));
+        }
         if signature.asyncness.is_none() {
             let message = format!("SF010: `{name}` waits for the database, so it is async; write `async fn`");
             return Err(Error::new(signature.fn_token.span, message));
         }
-        if !signature.generics.params.is_empty() {
+        if let Safety::Unsafe(unsafety) = &signature.safety {
+            let message = format!(
+                "SF010: nobody could keep what `{name}` asks of its callers, since a request calls it; write `async fn`"
+            );
+            return Err(Error::new_spanned(unsafety, message));
+        }
+        let generics = &signature.generics;
+        if generics.type_params().next().is_some() || generics.const_params().next().is_some() {
             let message = format!(
                 "SF010: nobody could say what `{name}` is generic over, since it is called by name; write concrete types, or put the \
                  parameter on the `impl`"
             );
-            return Err(Error::new_spanned(&signature.generics, message));
+            return Err(Error::new_spanned(generics, message));
+        }
+        if let Some(bounds) = &generics.where_clause {
+            let message = format!(
+                "SF010: who calls or mounts the service has to meet what `{name}` asks for, so it is said there; put this on the `impl`"
+            );
+            return Err(Error::new_spanned(bounds, message));
         }
         let mut inputs = signature.inputs.iter();
         check_receiver(name, inputs.next(), signature)?;
-        check_first(kind, name, inputs.next(), signature)?;
-        let arguments = inputs.map(named).collect::<Result<_>>()?;
-        let value = value(kind, signature)?;
-        Ok(Self { arguments, value })
+        let first = check_first(kind, name, inputs.next(), signature)?;
+        let lifetimes: Vec<_> = generics
+            .lifetimes()
+            .map(|parameter| parameter.lifetime.ident.clone())
+            .collect();
+        let on_the_face = |ty: &Type| type_of(ty, self_ty, &lifetimes);
+        let arguments = inputs
+            .map(|argument| named(argument).map(|(name, ty)| (name, on_the_face(&ty))))
+            .collect::<Result<_>>()?;
+        let value = on_the_face(&value(kind, signature)?);
+        Ok(Self {
+            first,
+            arguments,
+            value,
+        })
     }
 }
 
@@ -185,9 +253,9 @@ fn check_receiver(name: &Ident, receiver: Option<&FnArg>, signature: &Signature)
     }
 }
 
-/// A command works in its transaction, a query on the pool.
-fn check_first(kind: Kind, name: &Ident, first: Option<&FnArg>, signature: &Signature) -> Result<()> {
-    let is_right = |ty: &Type| match ty {
+/// A command works in its transaction, a query on the pool: where that is declared.
+fn check_first(kind: Kind, name: &Ident, first: Option<&FnArg>, signature: &Signature) -> Result<Span> {
+    let is_right = |ty: &Type| match ungrouped(ty) {
         Type::Reference(TypeReference { mutability, elem, .. }) => {
             mutability.is_some() == (kind == Kind::Command) && !is_named(elem, "Owner")
         }
@@ -202,7 +270,7 @@ fn check_first(kind: Kind, name: &Ident, first: Option<&FnArg>, signature: &Sign
         }
     };
     match first {
-        Some(FnArg::Typed(first)) if is_right(&first.ty) => Ok(()),
+        Some(FnArg::Typed(first)) if is_right(&first.ty) => Ok(first.ty.span()),
         Some(first) => Err(Error::new_spanned(first, message)),
         None => Err(Error::new(signature.paren_token.span.join(), message)),
     }
@@ -212,7 +280,19 @@ fn named(argument: &FnArg) -> Result<(Ident, Type)> {
     let message =
         "SF010: an argument of a handler has a plain name, by which it is given and found; write `name: Type`";
     match argument {
-        FnArg::Typed(argument) => match (&*argument.pat, &*argument.ty) {
+        FnArg::Typed(argument) => match (&*argument.pat, ungrouped(&argument.ty)) {
+            _ if let Some(cfg) = attributes(&argument.attrs, "cfg").first() => Err(Error::new_spanned(
+                cfg,
+                "SF010: whether an argument is there decides what the handler is; write two methods, and put the `#[cfg]` on them",
+            )),
+            (_, Type::Reference(reference)) if reference.mutability.is_some() => Err(Error::new_spanned(
+                reference,
+                "SF010: a handler may run again, and has to find its arguments as they were; write `Type` or `&Type`",
+            )),
+            (_, ty) if is_named(ty, "Owner") => Err(Error::new_spanned(
+                ty,
+                "SF010: the owner is lent to a handler, and is no part of its input; write `&Owner`",
+            )),
             (_, Type::ImplTrait(ty)) => Err(Error::new_spanned(
                 ty,
                 "SF010: an argument of a handler is read from JSON into a type that must be known; write a concrete one",
@@ -241,11 +321,18 @@ fn value(kind: Kind, signature: &Signature) -> Result<Type> {
     let value = last_segment(returned)
         .filter(|segment| segment.ident == "Result")
         .and_then(first_type);
-    value.ok_or_else(|| Error::new_spanned(returned, message))
+    match value {
+        Some(Type::ImplTrait(value)) => Err(Error::new_spanned(
+            value,
+            "SF010: an answer is written as JSON and read again, so its type must be known; write a concrete one",
+        )),
+        Some(value) => Ok(value),
+        None => Err(Error::new_spanned(returned, message)),
+    }
 }
 
 fn last_segment(ty: &Type) -> Option<&PathSegment> {
-    match ty {
+    match ungrouped(ty) {
         Type::Path(path) => path.path.segments.last(),
         _ => None,
     }
@@ -265,6 +352,19 @@ fn is_named(ty: &Type, name: &str) -> bool {
     last_segment(ty).is_some_and(|segment| segment.ident == name)
 }
 
+/// Whether a query string can be read into it; of types that are not known here, it is assumed.
+fn has_fields(ty: &Type) -> bool {
+    const WITHOUT: [&str; 18] = [
+        "Option", "Vec", "String", "str", "bool", "char", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16",
+        "i32", "i64", "i128", "isize",
+    ];
+    match ty {
+        Type::Reference(reference) => has_fields(&reference.elem),
+        Type::Slice(_) => false,
+        ty => !WITHOUT.iter().any(|name| is_named(ty, name)),
+    }
+}
+
 /// What each argument is: by its type, then by its name, and what is left is the input.
 fn roles(kind: Kind, options: &Options, arguments: Vec<(Ident, Type)>, parameters: &[String]) -> Result<Vec<Argument>> {
     let mut given: Vec<Argument> = Vec::new();
@@ -281,6 +381,12 @@ fn roles(kind: Kind, options: &Options, arguments: Vec<(Ident, Type)>, parameter
                 one_too_many(kind, options, &name, &other.name, role),
             ));
         }
+        if kind == Kind::Query && role == Role::Input && options.route.is_some() && !has_fields(&ty) {
+            let message = format!(
+                "SF010: a query string is names with their values, and `{name}` has none for it; put it into a struct, or `{{{name}}}` into the path"
+            );
+            return Err(Error::new_spanned(ty, message));
+        }
         given.push(Argument { name, ty, role });
     }
     let is_given = |parameter: &&String| {
@@ -293,6 +399,10 @@ fn roles(kind: Kind, options: &Options, arguments: Vec<(Ident, Type)>, parameter
             "SF010: nobody takes `{{{missing}}}` of this route; add an argument `{missing}: ..`, or remove it from the path"
         );
         return Err(Error::new(route.span, message));
+    }
+    if let (Some(accept), false) = (&options.accept, given.iter().any(|given| given.role == Role::Input)) {
+        let message = "SF010: `accept` says what a body may be, and this command takes none; add an argument for it, or remove `accept`";
+        return Err(Error::new(accept.span(), message));
     }
     Ok(given)
 }

@@ -6,14 +6,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
-use syn::{Attribute, Error, Expr, Ident, LitInt, LitStr, Meta, Path, Result, Token, bracketed};
+use syn::{Attribute, Error, Expr, ExprPath, Ident, LitInt, LitStr, Meta, Path, Result, Token, Type, bracketed};
 
-use super::route::Route;
+use super::elsewhere::{replaced, ungrouped_value, without_self};
+use super::route::{Location, Route};
 use crate::duration;
 use crate::mistakes::{Mistakes, did_you_mean, list};
 
@@ -73,6 +74,9 @@ impl Kind {
 /// The longest retention, as the corridor has it: ten years.
 const RETENTION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
+/// The longest name of an operation, as the corridor has it.
+const NAME_LENGTH_MAX: usize = 255;
+
 /// The options that only mean something over HTTP.
 const OF_HTTP: [&str; 9] = [
     "status",
@@ -91,7 +95,7 @@ pub(super) struct Options {
     pub(super) operation: LitStr,
     pub(super) route: Option<Route>,
     pub(super) status: Option<LitInt>,
-    pub(super) location: Option<LitStr>,
+    pub(super) location: Option<Location>,
     /// What the body of a command may be, as a variant of `Accept`; JSON where it is not said.
     pub(super) accept: Option<Ident>,
     /// Only a query has one.
@@ -100,14 +104,20 @@ pub(super) struct Options {
     pub(super) of_command: TokenStream,
     /// Calls of the layer alone: `.mismatch(..)`.
     pub(super) of_layer: TokenStream,
-    pub(super) authorize: Option<Path>,
+    pub(super) authorize: Option<ExprPath>,
     /// Uses of deprecated constants, each at its place: that is how a macro can warn on stable Rust.
     pub(super) warnings: Vec<TokenStream>,
 }
 
 impl Options {
     /// `None`: without a name there is no handler, and that has been said.
-    pub(super) fn parse(attribute: &Attribute, kind: Kind, krate: &Path, mistakes: &mut Mistakes) -> Option<Self> {
+    pub(super) fn parse(
+        attribute: &Attribute,
+        kind: Kind,
+        self_ty: &Type,
+        krate: &Path,
+        mistakes: &mut Mistakes,
+    ) -> Option<Self> {
         let unnamed = || {
             let message = format!(
                 "SF010: a {kind} has a name that outlives the method's, because keys belong to it; write `#[{kind}(\"orders.name\", ..)]`"
@@ -120,18 +130,37 @@ impl Options {
         };
         let parser = |input: ParseStream| {
             let operation: LitStr = input.parse().map_err(|_| unnamed())?;
+            check_name(&operation)?;
             let mut reader = Reader::new(operation, kind, krate);
             while !input.is_empty() {
-                input.parse::<Token![,]>()?;
+                let separated: Result<Token![,]> = input.parse();
+                separated.map_err(|error| {
+                    Error::new(
+                        error.span(),
+                        "SF011: an option ends where the next one begins; write `,` before this",
+                    )
+                })?;
                 if !input.is_empty() {
                     reader.option(input)?;
                 }
             }
             Ok(reader)
         };
-        let reader = mistakes.keep(parser.parse2(arguments.tokens.clone()))?;
+        let reader = mistakes.keep(parser.parse2(without_self(arguments.tokens.clone(), self_ty)))?;
         Some(reader.end(mistakes))
     }
+}
+
+/// As `command::Key` has it.
+fn check_name(operation: &LitStr) -> Result<()> {
+    let name = operation.value();
+    if name.is_empty() || name.len() > NAME_LENGTH_MAX || name.chars().any(char::is_control) {
+        let message = format!(
+            "SF010: no key could belong to this name; write 1 to {NAME_LENGTH_MAX} bytes without control characters, as in \"orders.place\""
+        );
+        return Err(Error::new(operation.span(), message));
+    }
+    Ok(())
 }
 
 /// Reads one option after the other.
@@ -174,7 +203,7 @@ impl<'k> Reader<'k> {
             return Err(Error::new(name.span(), message));
         }
         input.parse::<Token![=]>()?;
-        let value = Value(input.parse()?);
+        let value = Value(ungrouped_value(input.parse()?));
         let mistake = match self.seen.contains(&name) {
             true => Err(Error::new(
                 name.span(),
@@ -192,10 +221,10 @@ impl<'k> Reader<'k> {
         match (self.kind, name.to_string().as_str()) {
             (kind, "route") => self.options.route = Some(Route::parse(&value.text()?, kind)?),
             (_, "authorize") => self.options.authorize = Some(value.path()?),
-            (Kind::Query, "max_age") => self.options.max_age = Some(value.fixed_duration(None)?),
+            (Kind::Query, "max_age") => self.options.max_age = Some(value.whole_seconds()?),
             (Kind::Command, "max_age") => self.warn("SF004", name.span()),
             (Kind::Command, "status") => self.options.status = Some(value.status()?),
-            (Kind::Command, "location") => self.options.location = Some(value.text()?),
+            (Kind::Command, "location") => self.options.location = Some(Location::parse(&value.text()?)?),
             (Kind::Command, "scope") => {
                 let scope = value.word(&["user", "tenant", "global"])?;
                 if scope == "Global" {
@@ -257,6 +286,11 @@ impl<'k> Reader<'k> {
             ),
             _ => {}
         }
+        let is_form = self.options.accept.as_ref().is_some_and(|accept| accept == "Form");
+        if let Some(name) = self.seen.iter().find(|name| is_form && *name == "key_field") {
+            let message = "SF010: the key is a member of a JSON body, and this command takes only forms; remove `key_field`, or write `accept = [json, form]`";
+            mistakes.here(name.span(), message);
+        }
         self.mistakes.into_iter().for_each(|mistake| mistakes.push(mistake));
         self.options
     }
@@ -300,7 +334,7 @@ impl Value {
         self.parse("text; write it in quotes")
     }
 
-    fn path(&self) -> Result<Path> {
+    fn path(&self) -> Result<ExprPath> {
         self.parse("the path of a function; write `authorize = may_order` for an `async fn may_order(parts: Parts) -> Result<(), ..>`")
     }
 
@@ -357,21 +391,22 @@ impl Value {
         }
     }
 
+    /// A duration as `Cache-Control` can say it.
+    fn whole_seconds(&self) -> Result<Duration> {
+        let duration = self.fixed_duration(None)?;
+        match duration.subsec_millis() {
+            0 => Ok(duration),
+            _ => Err(self.refuse(
+                "SF003: caches count in seconds, and this is not a whole number of them; write \"1s\" or more",
+            )),
+        }
+    }
+
     /// An expression in which `self` is the service, as it is in its methods.
     fn of_service(&self) -> TokenStream {
-        fn replaced(tokens: TokenStream) -> TokenStream {
-            let each = tokens.into_iter().map(|token| match token {
-                TokenTree::Ident(ident) if ident == "self" => quote_spanned!(ident.span()=> self.service),
-                TokenTree::Group(group) => {
-                    let mut inner = Group::new(group.delimiter(), replaced(group.stream()));
-                    inner.set_span(group.span());
-                    inner.into_token_stream()
-                }
-                other => other.into_token_stream(),
-            });
-            each.collect()
-        }
-        replaced(self.to_token_stream())
+        replaced(self.to_token_stream(), &mut |ident, _| {
+            (ident == "self").then(|| quote_spanned!(ident.span()=> self.service))
+        })
     }
 
     /// `json`, `form` or `[json, form]`

@@ -196,6 +196,195 @@ fn a_handler_of_the_wrong_shape_is_told_why_and_what_to_write() {
     }
 }
 
+/// How often some text is in what is written for a method, without its spaces.
+fn written_for(method: &str, text: &str) -> usize {
+    let (written, mistakes) = expanded(ALL, "db = Sqlite", &format!("impl Orders {{ {method} }}"));
+    assert_eq!(mistakes, [], "{method}");
+    written.to_string().replace(' ', "").matches(text).count()
+}
+
+#[test]
+fn each_option_is_said_to_the_doors_that_have_it() {
+    for (option, call, doors) in [
+        (
+            "retention = \"1s\"",
+            ".retention(::core::time::Duration::from_millis(1000u64))",
+            2,
+        ),
+        (
+            "time_limit = \"2s\"",
+            ".time_limit(::core::time::Duration::from_millis(2000u64))",
+            2,
+        ),
+        ("answer_limit = 7", ".answer_limit(7)", 2),
+        ("fingerprint = policy()", ".fingerprint(policy())", 2),
+        ("scope = tenant", ".scope(::steadfast::Scope::Tenant)", 2),
+        ("conflict = wait", ".conflict(::steadfast::Conflict::Wait)", 2),
+        (
+            "store_failures = definitive",
+            ".store_failures(::steadfast::StoreFailures::Definitive)",
+            2,
+        ),
+        ("body_limit = 7", ".body_limit(7)", 1),
+        ("key_field = \"id\"", ".key_field(\"id\")", 1),
+        ("key = optional", ".key(::steadfast::KeyRequirement::Optional)", 1),
+        (
+            "mismatch = 409",
+            ".mismatch(::steadfast::service::StatusCode::CONFLICT)",
+            1,
+        ),
+        ("authorize = may", ".authorize(may)", 1),
+    ] {
+        let attribute = format!("#[command(\"o\", route = \"POST /o\", {option})]");
+        let method = format!("{attribute} async fn a(&self, tx: &mut Tx<Db>, o: O) -> Result<u8, E> {{}}");
+        assert_eq!(written_for(&method, call), doors, "{option}");
+    }
+    let query =
+        "#[query(\"o\", route = \"GET /o\", authorize = may)] async fn a(&self, db: &Pool<Db>) -> Result<u8, E> {}";
+    assert_eq!(
+        written_for(query, ".route_layer(self.steadfast.idempotent().authorize(may))"),
+        1
+    );
+}
+
+#[test]
+fn the_fingerprint_is_of_all_arguments_and_the_face_as_visible_as_its_widest_method() {
+    let handlers = "#[command(\"o\", route = \"POST /{id}\")] pub(crate) async fn a(&self, tx: &mut Tx<Db>, id: u8, o: &O) -> Result<(), E> {}
+        #[cfg(x)] #[query(\"p\", route = \"GET /p\")] async fn b(&self, db: &Pool<Db>, page: Page) -> Result<u8, E> {}";
+    assert_eq!(written_for(handlers, ".input(&(&id,&o))"), 1);
+    assert_eq!(written_for(handlers, "call.query::<Page>()?"), 1);
+    assert_eq!(written_for(handlers, "Answer::new(204,&())"), 1);
+    assert_eq!(written_for(handlers, "pub(crate)structOrdersService"), 1);
+    assert_eq!(written_for(handlers, "&[\"o\",#[cfg(x)]\"p\"]"), 1);
+}
+
+/// What compiled, and could not have worked.
+#[test]
+fn what_could_never_be_called_is_told_before_it_is_tried() {
+    let (tx, db) = ("tx: &mut Tx<Db>", "db: &Pool<Db>");
+    for (method, points_at, says) in [
+        (
+            format!("#[command(\"o\")] async fn on(&self, {tx}) -> Result<(), E> {{}}"),
+            "on",
+            "SF010: `on` is what the face calls its own; give this command another name",
+        ),
+        (
+            format!("#[query(\"o\")] async fn routes(&self, {db}) -> Result<(), E> {{}}"),
+            "routes",
+            "SF010: `routes` is what the face calls its own; give this query another name",
+        ),
+        (
+            format!("#[command(\"o\")] async unsafe fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "unsafe",
+            "SF010: nobody could keep what `a` asks of its callers, since a request calls it; write `async fn`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}) -> Result<(), E> where T: Copy {{}}"),
+            "where T: Copy",
+            "SF010: who calls or mounts the service has to meet what `a` asks for, so it is said there; put this on the `impl`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, to: &mut String) -> Result<(), E> {{}}"),
+            "&mut String",
+            "SF010: a handler may run again, and has to find its arguments as they were; write `Type` or `&Type`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, owner: Owner) -> Result<(), E> {{}}"),
+            "Owner",
+            "SF010: the owner is lent to a handler, and is no part of its input; write `&Owner`",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}, #[cfg(x)] to: u8) -> Result<(), E> {{}}"),
+            "#[cfg(x)]",
+            "SF010: whether an argument is there decides what the handler is; write two methods, and put the `#[cfg]` on them",
+        ),
+        (
+            format!("#[command(\"o\")] async fn a(&self, {tx}) -> Result<impl Serialize, E> {{}}"),
+            "impl Serialize",
+            "SF010: an answer is written as JSON and read again, so its type must be known; write a concrete one",
+        ),
+        (
+            format!(
+                "#[query(\"o\", route = \"GET /o\")] async fn a(&self, {db}, page: Option<u32>) -> Result<(), E> {{}}"
+            ),
+            "Option<u32>",
+            "SF010: a query string is names with their values, and `page` has none for it; put it into a struct, or `{page}` into the path",
+        ),
+        (
+            format!("#[query(\"o\", route = \"GET /o\")] async fn a(&self, {db}, tags: &[Tag]) -> Result<(), E> {{}}"),
+            "&[Tag]",
+            "SF010: a query string is names with their values, and `tags` has none for it; put it into a struct, or `{tags}` into the path",
+        ),
+        (
+            format!(
+                "#[command(\"o\", route = \"POST /o\", accept = form)] async fn a(&self, {tx}) -> Result<(), E> {{}}"
+            ),
+            "form",
+            "SF010: `accept` says what a body may be, and this command takes none; add an argument for it, or remove `accept`",
+        ),
+        (
+            format!(
+                "#[command(\"o\", route = \"POST /o\", accept = form, key_field = \"id\")] async fn a(&self, {tx}, o: O) -> Result<(), E> {{}}"
+            ),
+            "key_field",
+            "SF010: the key is a member of a JSON body, and this command takes only forms; remove `key_field`, or write `accept = [json, form]`",
+        ),
+        (
+            format!("#[command(\"\")] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "\"\"",
+            "SF010: no key could belong to this name; write 1 to 255 bytes without control characters, as in \"orders.place\"",
+        ),
+        (
+            format!("#[command(\"o\" retention = \"1h\")] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
+            "retention",
+            "SF011: an option ends where the next one begins; write `,` before this",
+        ),
+        (
+            format!(
+                "#[query(\"o\", route = \"GET /o\", max_age = \"1500ms\")] async fn a(&self, {db}) -> Result<(), E> {{}}"
+            ),
+            "\"1500ms\"",
+            "SF003: caches count in seconds, and this is not a whole number of them; write \"1s\" or more",
+        ),
+    ] {
+        assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");
+    }
+}
+
+#[test]
+fn two_handlers_are_one_route_or_one_operation_only_if_both_are_compiled() {
+    let handler = |cfg: &str, name: &str| {
+        format!(
+            "{cfg} #[command(\"o\", route = \"POST /o\")] async fn {name}(&self, tx: &mut Tx<Db>) -> Result<(), E> {{}}"
+        )
+    };
+    let said_of_two = |one: &str, other: &str| said_of(&(handler(one, "a") + &handler(other, "b")));
+    let both = said_of_two("", "");
+    assert!(
+        both[0]
+            .0
+            .starts_with("SF012: another handler of this service is \"o\" already")
+    );
+    assert_eq!(
+        both[1],
+        (
+            "SF010: a request could be meant for `a` or for `b`, since their routes are one to axum; give it another method or path".to_owned(),
+            "\"POST /o\"".to_owned()
+        )
+    );
+    assert_eq!(said_of_two("#[cfg(x)]", "").len(), 2);
+    assert_eq!(said_of_two("#[cfg(x)]", "#[cfg(x)]").len(), 2);
+    assert_eq!(said_of_two("#[cfg(x)]", "#[cfg(not(x))]"), []);
+    assert_eq!(said_of_two("#[cfg_attr(y, cfg(x))]", "#[cfg_attr(y, cfg(not(x)))]"), []);
+}
+
+#[test]
+fn a_parameter_of_the_block_is_not_called_like_its_database() {
+    let said = expanded(ALL, "", "impl<Db> Orders<Db> {}").1;
+    let says = "SF010: `Db` is the database that the block is written for; give this parameter another name";
+    assert_eq!(said, [(says.to_owned(), "Db".to_owned())]);
+}
+
 #[test]
 fn an_option_that_is_wrong_is_told_why_and_what_to_write() {
     for (options, points_at, says) in [

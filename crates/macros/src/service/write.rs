@@ -3,11 +3,9 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{
-    Attribute, FnArg, GenericParam, Generics, Ident, ImplItem, ImplItemFn, LitStr, Pat, Path, Type, Visibility,
-    parse_quote,
-};
+use syn::{Attribute, FnArg, GenericParam, Generics, Ident, ImplItem, ImplItemFn, Pat, Path, Visibility, parse_quote};
 
+use super::elsewhere::attributes;
 use super::handler::{Argument, Handler, Role};
 use super::options::{Kind, Options, written};
 use super::{Service, speaks_of_db};
@@ -32,6 +30,12 @@ impl Service {
     /// The trait that a block for two databases stands in, once for each.
     fn handlers_trait(&self) -> Ident {
         format_ident!("{}Handlers", self.name)
+    }
+
+    /// `Db` as the first handler writes it.
+    fn db(&self) -> Ident {
+        let declared = self.handlers.first().and_then(|handler| handler.db.clone());
+        declared.unwrap_or_else(|| format_ident!("Db"))
     }
 
     fn is_handler(&self, method: &ImplItemFn) -> bool {
@@ -65,14 +69,19 @@ impl Service {
         for item in &mut block.items {
             if let ImplItem::Fn(method) = item {
                 method.vis = Visibility::Inherited;
+                // Its callers see the face's method, which has these.
+                let is_for_callers = |path: &Path| path.is_ident("deprecated") || path.is_ident("must_use");
+                method.attrs.retain(|attribute| !is_for_callers(attribute.path()));
                 declarations.push(declaration(method));
             }
         }
         let handlers = self.handlers_trait();
         let (attrs, items, self_ty) = (&block.attrs, &block.items, &block.self_ty);
+        let allows = attributes(attrs, "allow");
         let (impl_generics, ty_generics, where_clause) = block.generics.split_for_impl();
         quote! {
             #[allow(dead_code, clippy::too_many_arguments)]
+            #(#allows)*
             trait #handlers #impl_generics #where_clause {
                 #(#declarations)*
             }
@@ -86,21 +95,14 @@ impl Service {
 
 /// A method without its body, as a trait has it.
 fn declaration(method: &ImplItemFn) -> TokenStream {
-    let cfgs = cfgs(&method.attrs);
+    let [cfgs, allows] = ["cfg", "allow"].map(|name| attributes(&method.attrs, name));
     let mut signature = method.sig.clone();
     for input in &mut signature.inputs {
         if let FnArg::Typed(argument) = input {
             *argument.pat = Pat::Verbatim(quote!(_));
         }
     }
-    quote!(#(#cfgs)* #signature;)
-}
-
-fn cfgs(attributes: &[Attribute]) -> Vec<&Attribute> {
-    attributes
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("cfg"))
-        .collect()
+    quote!(#(#cfgs)* #(#allows)* #signature;)
 }
 
 /// `OrdersService<Db>`, by which handlers are called and mounted.
@@ -109,7 +111,11 @@ struct Face<'s> {
     krate: &'s Path,
     name: Ident,
     vis: Visibility,
-    cfgs: Vec<&'s Attribute>,
+    /// `Db`, as the handlers have it: where there is none, it is said at theirs.
+    db: Ident,
+    cfgs: Vec<Attribute>,
+    /// What the user does not want to be warned of in the whole block.
+    allows: Vec<Attribute>,
 }
 
 impl<'s> Face<'s> {
@@ -119,7 +125,9 @@ impl<'s> Face<'s> {
             krate: &service.krate,
             name: format_ident!("{}Service", service.name),
             vis: widest(service.handlers.iter().map(|handler| &handler.vis)),
-            cfgs: cfgs(&service.block.attrs),
+            db: service.db(),
+            cfgs: attributes(&service.block.attrs, "cfg"),
+            allows: attributes(&service.block.attrs, "allow"),
         }
     }
 
@@ -131,6 +139,7 @@ impl<'s> Face<'s> {
             name,
             vis,
             cfgs,
+            ..
         } = self;
         let self_ty = &service.block.self_ty;
         let generics = &service.block.generics;
@@ -186,7 +195,9 @@ impl<'s> Face<'s> {
             service,
             krate,
             name,
+            db,
             cfgs,
+            allows,
             ..
         } = self;
         let alias = database.map(|database| {
@@ -205,7 +216,8 @@ impl<'s> Face<'s> {
                 #alias
                 #handlers
 
-                impl #impl_generics #name<#arguments Db> #where_clause {
+                #(#allows)*
+                impl #impl_generics #name<#arguments #db> #where_clause {
                     #(#methods)*
                     #routes
                 }
@@ -215,13 +227,14 @@ impl<'s> Face<'s> {
 
     /// Each warning at its place, unless its method allows it.
     fn warnings(&self) -> TokenStream {
+        let of_block = &self.allows;
         let of_one = |handler: &Handler| -> TokenStream {
             let Handler {
                 cfgs, allows, options, ..
             } = handler;
             let warnings = options.warnings.iter();
             warnings
-                .map(|warning| quote!(#(#cfgs)* #(#allows)* const _: () = #warning;))
+                .map(|warning| quote!(#(#cfgs)* #(#of_block)* #(#allows)* const _: () = #warning;))
                 .collect()
         };
         self.service.handlers.iter().map(of_one).collect()
@@ -236,10 +249,11 @@ impl<'s> Face<'s> {
 
     /// A command in plain Rust.
     fn command(&self, handler: &Handler) -> TokenStream {
-        let krate = self.krate;
+        let Self { krate, db, .. } = self;
         let Handler {
             docs,
             cfgs,
+            allows,
             vis,
             name,
             value,
@@ -248,7 +262,8 @@ impl<'s> Face<'s> {
         let Options {
             operation, of_command, ..
         } = &handler.options;
-        let [owner, key, tx] = ["owner", "key", "tx"].map(ours);
+        let [owner, key] = ["owner", "key"].map(ours);
+        let tx = ours_at("tx", handler.first);
         let parameters = handler.inputs().map(Argument::declared);
         let input = input(handler);
         let arguments = handler.arguments.iter().map(|argument| match argument.role {
@@ -256,18 +271,24 @@ impl<'s> Face<'s> {
             _ => argument.of_caller(),
         });
         let callee = self.callee(handler);
-        let into = quote_spanned!(handler.returned=> .map_err(::core::convert::Into::into));
+        // Written by a macro, and seen as such: clippy would else remove it where the error is a `Failure`.
+        let at_returned = Span::call_site().located_at(handler.returned);
+        let into = quote_spanned!(at_returned=> .map_err(::core::convert::Into::into));
+        let service = of_face("service");
         // What is wrong with the handler's future is said at its name.
+        let command = ours_at("command", name.span());
         let run = quote_spanned! {name.span()=>
-            .run(async |#tx: &mut #krate::Tx<Db>| {
-                #callee(&self.service, #tx, #(#arguments),*).await #into
-            })
+            #command.run(async |#tx: &mut #krate::Tx<#db>| {
+                #callee(&#service, #tx, #(#arguments),*).await #into
+            }).await
         };
         quote! {
             #(#cfgs)*
+            #(#allows)*
             #(#docs)*
             #vis async fn #name(&self, #owner: &#krate::Owner, #key: &str, #(#parameters),*) -> #krate::Result<#krate::Reply<#value>> {
-                self.steadfast.command(#operation, #key)#of_command.owner(#owner)#input #run.await
+                let #command = self.steadfast.command(#operation, #key)#of_command.owner(#owner)#input;
+                #run
             }
         }
     }
@@ -278,6 +299,7 @@ impl<'s> Face<'s> {
         let Handler {
             docs,
             cfgs,
+            allows,
             vis,
             name,
             value,
@@ -292,11 +314,14 @@ impl<'s> Face<'s> {
         });
         let callee = self.callee(handler);
         let answered = quote_spanned!(handler.returned=> #krate::service::answered);
+        let steadfast = of_face("steadfast");
+        let pool = quote_spanned!(handler.first=> #steadfast.pool());
         quote! {
             #(#cfgs)*
+            #(#allows)*
             #(#docs)*
             #vis async fn #name(&self, #who #(#parameters),*) -> #krate::Result<#value> {
-                #answered(#callee(&self.service, self.steadfast.pool(), #(#arguments),*).await)
+                #answered(#callee(&self.service, #pool, #(#arguments),*).await)
             }
         }
     }
@@ -310,16 +335,17 @@ impl<'s> Face<'s> {
             .iter()
             .filter(|handler| handler.is_over_http())
             .collect();
-        let [router, state] = ["router", "State"].map(ours);
+        let (router, state) = (ours("router"), self.state());
         let mounted = routed.iter().map(|handler| {
             let cfgs = &handler.cfgs;
             let route = self.route(handler);
-            quote!(#(#cfgs)* let #router = #router #route;)
+            let allow = handler.is_deprecated.then(|| quote!(#[allow(deprecated)]));
+            quote!(#(#cfgs)* #allow let #router = #router #route;)
         });
         (!routed.is_empty() && cfg!(any(feature = "axum", test))).then(|| {
             quote! {
                 /// The routes of the service, each command with its key and each query without.
-                #vis fn routes<#state: Clone + Send + Sync + 'static>(&self) -> #krate::service::Router<#state>
+                #vis fn routes<#state: ::core::clone::Clone + ::core::marker::Send + ::core::marker::Sync + 'static>(&self) -> #krate::service::Router<#state>
                 where
                     Self: 'static,
                 {
@@ -331,16 +357,44 @@ impl<'s> Face<'s> {
         })
     }
 
+    /// The router's parameter: types are not hygienic, so it is none of the block's.
+    fn state(&self) -> Ident {
+        let is_taken = |name: &Ident| {
+            self.service
+                .block
+                .generics
+                .type_params()
+                .any(|parameter| parameter.ident == *name)
+        };
+        let mut name = format_ident!("State");
+        while is_taken(&name) {
+            name = format_ident!("{name}OfRouter");
+        }
+        name
+    }
+
     fn route(&self, handler: &Handler) -> Option<TokenStream> {
         let krate = self.krate;
         let route = handler.options.route.as_ref()?;
-        let (path, span) = (LitStr::new(&route.path, route.span), handler.name.span());
-        let [service, tx, sf, call, answer] = ["service", "tx", "sf", "call", "answer"].map(ours);
+        let (path, span) = (route.mounted_path(), handler.name.span());
+        let [its_service, its_steadfast] = ["service", "steadfast"].map(of_face);
+        let [service, call] = ["service", "call"].map(ours);
+        let answer = ours_at("answer", handler.returned);
+        let [tx, sf] = ["tx", "sf"].map(|name| ours_at(name, handler.first));
+        let (lent, pool) = (
+            quote_spanned!(handler.first=> &mut #tx),
+            quote_spanned!(handler.first=> #sf.pool()),
+        );
+        // Nothing is not bound to a name, which some lints do not like.
+        let ended = match handler.is_silent() {
+            true => quote!(()),
+            false => answer.to_token_stream(),
+        };
         let arguments = handler
             .arguments
             .iter()
             .map(|argument| argument.of_call(handler, &call, krate));
-        let (callee, made) = (self.callee(handler), self.answer(handler, &answer));
+        let (callee, made) = (self.callee(handler), self.answer(handler, &ended));
         let failed = quote_spanned!(handler.returned=> .map_err(#krate::service::failed));
         let Options {
             operation,
@@ -358,10 +412,10 @@ impl<'s> Face<'s> {
                 quote_spanned! {span=>
                     .route(#path, #krate::service::command(
                         #method,
-                        self.steadfast.idempotent().operation(#operation)#of_command #of_layer #authorize,
-                        &self.service,
+                        #its_steadfast.idempotent().operation(#operation)#of_command #of_layer #authorize,
+                        &#its_service,
                         |#service, mut #tx, #call| async move {
-                            let #answer = #callee(&#service, &mut #tx, #(#arguments),*).await #failed?;
+                            let #ended = #callee(&#service, #lent, #(#arguments),*).await #failed?;
                             #made
                         },
                     ))
@@ -370,8 +424,8 @@ impl<'s> Face<'s> {
             Kind::Query => {
                 let layer = authorize.map(|authorize| quote!(.route_layer(self.steadfast.idempotent()#authorize)));
                 quote_spanned! {span=>
-                    .route(#path, #krate::service::query(&self.steadfast, &self.service, |#service, #sf, #call| async move {
-                        let #answer = #callee(&#service, #sf.pool(), #(#arguments),*).await #failed?;
+                    .route(#path, #krate::service::query(&#its_steadfast, &#its_service, |#service, #sf, #call| async move {
+                        let #ended = #callee(&#service, #pool, #(#arguments),*).await #failed?;
                         #made
                     })#layer)
                 }
@@ -380,19 +434,18 @@ impl<'s> Face<'s> {
     }
 
     /// `Answer::new(201, &answer)`, with what belongs to it.
-    fn answer(&self, handler: &Handler, answer: &Ident) -> TokenStream {
+    fn answer(&self, handler: &Handler, answer: &TokenStream) -> TokenStream {
         let krate = self.krate;
-        let is_empty = matches!(&handler.value, Type::Tuple(tuple) if tuple.elems.is_empty());
         let status = match &handler.options.status {
             Some(status) => status.to_token_stream(),
-            None if is_empty => quote!(204),
+            None if handler.is_silent() => quote!(204),
             None => quote!(200),
         };
-        let made = quote!(#krate::service::Answer::new(#status, &#answer));
+        let made = quote_spanned!(handler.returned=> #krate::service::Answer::new(#status, &#answer));
         if let Some(location) = &handler.options.location {
-            let (format, fields) = location_format(location);
-            let span = location.span();
-            let fields = fields
+            let (format, span) = (&location.format, location.format.span());
+            let fields = location
+                .fields
                 .iter()
                 .map(|field| quote_spanned!(span=> #krate::service::segment(&#answer.#field)));
             return quote_spanned!(span=> ::core::result::Result::Ok(#made?.location(::std::format!(#format, #(#fields),*))));
@@ -410,11 +463,11 @@ impl<'s> Face<'s> {
     fn callee(&self, handler: &Handler) -> TokenStream {
         let (self_ty, name) = (&self.service.block.self_ty, &handler.name);
         match self.service.is_for_two() {
-            false => quote!(<#self_ty>::#name),
+            false => quote_spanned!(name.span()=> <#self_ty>::#name),
             true => {
                 let handlers = self.service.handlers_trait();
                 let (_, ty_generics, _) = self.service.block.generics.split_for_impl();
-                quote!(<#self_ty as #handlers #ty_generics>::#name)
+                quote_spanned!(name.span()=> <#self_ty as #handlers #ty_generics>::#name)
             }
         }
     }
@@ -429,36 +482,32 @@ impl Argument {
 
 /// What the fingerprint is taken of: all that the caller gives.
 fn input(handler: &Handler) -> Option<TokenStream> {
-    let names: Vec<_> = handler.inputs().map(|argument| &argument.name).collect();
-    match names.as_slice() {
+    // What cannot be written as JSON is said at its type.
+    let given: Vec<_> = handler
+        .inputs()
+        .map(|Argument { name, ty, .. }| quote_spanned!(ty.span()=> &#name))
+        .collect();
+    match given.as_slice() {
         [] => None,
-        [name] => Some(quote!(.input(&#name))),
-        names => Some(quote!(.input(&(#(&#names),*)))),
+        [given] => Some(quote!(.input(#given))),
+        given => Some(quote!(.input(&(#(#given),*)))),
     }
-}
-
-/// `/orders/{id}` as a format and the fields it takes.
-fn location_format(location: &LitStr) -> (LitStr, Vec<Ident>) {
-    let (mut format, mut fields) = (String::new(), Vec::new());
-    for (index, segment) in location.value().split('/').enumerate() {
-        if index > 0 {
-            format.push('/');
-        }
-        let name = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}'));
-        match name.and_then(|name| syn::parse_str::<Ident>(name).ok()) {
-            Some(field) => {
-                format.push_str("{}");
-                fields.push(Ident::new(&field.to_string(), location.span()));
-            }
-            None => format.push_str(&segment.replace('{', "{{").replace('}', "}}")),
-        }
-    }
-    (LitStr::new(&format, location.span()), fields)
 }
 
 /// A name of ours, which no name of the user can be mistaken for.
 fn ours(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
+}
+
+/// The same, so that what is wrong with it is said at a place of the user's.
+fn ours_at(name: &str, span: Span) -> Ident {
+    Ident::new(name, Span::mixed_site().located_at(span))
+}
+
+/// A field of the face. `self` is hygienic, so it does not take the span of a name that a `macro_rules!` may have been given.
+fn of_face(field: &str) -> TokenStream {
+    let field = format_ident!("{field}");
+    quote!(self.#field)
 }
 
 /// The parameters of the block as arguments, each with its comma.

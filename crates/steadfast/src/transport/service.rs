@@ -191,10 +191,13 @@ impl Call {
         } else if accept != Accept::Json && is_form_type(media_type) {
             serde_urlencoded::from_bytes(&self.body).map_err(|error| self.invalid("the body", error))
         } else {
+            let says = match media_type {
+                [] => "does not say what it is".to_owned(),
+                known => format!("says that it is {:?}", String::from_utf8_lossy(known)),
+            };
             let message = format!(
-                "the body of {} says that it is {:?}; send {} as its Content-Type",
+                "the body of {} {says}; send {} as its Content-Type",
                 self.route(),
-                String::from_utf8_lossy(media_type),
                 accept.in_words()
             );
             Err(Error::new(Code::MediaTypeRefused, message))
@@ -328,7 +331,9 @@ mod tests {
             .into_response();
         assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
         assert_eq!(answer.headers()[LOCATION], "/orders/1");
-        let empty = Answer::new(204, &()).expect("JSON").into_response();
-        assert!(!empty.headers().contains_key(CONTENT_TYPE));
+        for status in [204, 205] {
+            let empty = Answer::new(status, &()).expect("JSON").into_response();
+            assert!(!empty.headers().contains_key(CONTENT_TYPE), "{status}");
+        }
     }
 }

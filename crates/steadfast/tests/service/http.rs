@@ -57,6 +57,21 @@ impl Notes {
         Ok(format!("{} as {key:?}", note.text))
     }
 
+    #[command("notes.großeltern", route = "PUT /großeltern/{größe}")]
+    async fn resize(&self, _: &mut Tx<Db>, größe: &str) -> Result<String, Failure> {
+        Ok(größe.to_owned())
+    }
+
+    #[command("notes.post", route = "POST /forms", accept = form)]
+    async fn post(&self, _: &mut Tx<Db>, note: Note) -> Result<String, Failure> {
+        Ok(note.text)
+    }
+
+    #[query("notes.lost")]
+    async fn lost(&self, _: &Pool<Db>) -> Result<(), Failure> {
+        Err(Failure::definitive(FailureClass::NotFound, "lost", "it is not there"))
+    }
+
     #[query("notes.list", route = "GET /notes", max_age = "2m")]
     async fn list(&self, _: &Pool<Db>, page: Page) -> Result<u32, Failure> {
         Ok(page.page)
@@ -121,6 +136,12 @@ async fn arguments_come_from_the_path_by_name_also_under_another_one() {
 }
 
 #[tokio::test]
+async fn a_path_in_another_language_is_found_as_requests_have_it() {
+    let resized = send(&app().await, Method::PUT, "/gro%C3%9Feltern/gr%C3%B6%C3%9Fer", "").await;
+    assert_eq!(json(resized).await, "größer");
+}
+
+#[tokio::test]
 async fn nothing_is_answered_with_204_and_no_body() {
     let burnt = send(&app().await, Method::DELETE, "/notes/1", "").await;
     assert_eq!(burnt.status(), StatusCode::NO_CONTENT);
@@ -182,16 +203,28 @@ async fn a_body_of_another_type_is_refused_with_those_that_are_taken() {
             "application/x-www-form-urlencoded",
             "send application/json as",
         ),
-        ("/notes", "text/plain", "send application/json as"),
+        (
+            "/notes",
+            "text/plain",
+            "says that it is \"text/plain\"; send application/json as",
+        ),
+        ("/notes", "", "does not say what it is; send application/json as"),
+        (
+            "/forms",
+            "application/json",
+            "send application/x-www-form-urlencoded as",
+        ),
         (
             "/pins",
             "text/plain",
             "send application/json or application/x-www-form-urlencoded as",
         ),
     ] {
-        let request = Request::post(path)
-            .header("idempotency-key", "k")
-            .header(CONTENT_TYPE, media_type);
+        let request = Request::post(path).header("idempotency-key", "k");
+        let request = match media_type {
+            "" => request,
+            media_type => request.header(CONTENT_TYPE, media_type),
+        };
         let refused = app
             .clone()
             .oneshot(request.body(Body::from(NOTE)).unwrap())
@@ -250,6 +283,14 @@ async fn a_key_may_be_a_member_of_the_body() {
     ] {
         assert_eq!(json(pin(key, body).await).await["code"], code, "{key:?} {body}");
     }
+}
+
+#[tokio::test]
+async fn a_query_that_fails_in_rust_has_failed_now_and_is_no_replay() {
+    let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await.unwrap();
+    let lost = Notes.on(&sf).lost().await.unwrap_err();
+    assert_eq!(lost.failure().unwrap().code(), "lost");
+    assert!(!lost.is_replayed());
 }
 
 #[tokio::test]

@@ -294,6 +294,175 @@ async fn every_option_is_taken_and_an_error_is_a_failure() {
     let _: axum::Router = options.routes();
 }
 
+/// Where nothing is in scope, or something else is under its name.
+#[no_implicit_prelude]
+mod bare {
+    #[allow(dead_code)]
+    mod std {}
+    #[allow(dead_code)]
+    mod core {}
+    #[allow(dead_code)]
+    struct Result;
+    #[allow(dead_code)]
+    trait Clone {}
+    #[allow(dead_code)]
+    trait Send {}
+
+    pub(super) struct Bare;
+
+    #[::steadfast::service(db = [Sqlite, Postgres])]
+    impl Bare {
+        #[command("bare.place", route = "POST /bare/{sku}", location = "/bare/{sku}", store_failures = [validation])]
+        pub(super) async fn place(
+            &self,
+            tx: &mut ::steadfast::Tx<Db>,
+            sku: &str,
+        ) -> ::std::result::Result<super::Order, ::steadfast::Failure> {
+            super::insert(tx, sku).await
+        }
+
+        #[query("bare.none", route = "GET /bare", max_age = "1s")]
+        pub(super) async fn none(
+            &self,
+            _: &::steadfast::sqlx::Pool<Db>,
+        ) -> ::std::result::Result<(), ::steadfast::Failure> {
+            ::std::result::Result::Ok(())
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_needs_to_be_in_scope() {
+    let (sf, owner) = open().await;
+    let bare = bare::Bare.on(&sf);
+    assert_eq!(bare.place(&owner, "k", "tea").await.unwrap().value.sku, "tea");
+    bare.none().await.unwrap();
+    let _: axum::Router = bare.routes();
+}
+
+/// `Self` is the struct, also in options; lifetimes may be left out, or declared by a handler; a parameter may be called as ours.
+struct Lent<'m, State>(&'m str, State);
+
+#[steadfast::service(db = [Sqlite, Postgres])]
+impl<State: Send + Sync + 'static> Lent<'_, State> {
+    const RETENTION: Duration = Duration::from_secs(60);
+
+    async fn anybody(_: http::request::Parts) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    #[command("lent.place", route = "POST /lent", retention = Self::RETENTION, authorize = Self::anybody)]
+    async fn place<'a>(&'a self, tx: &'a mut Tx<Db>, sku: &'a str) -> Result<Order, Failure> {
+        insert(tx, &format!("{}{sku}", self.0)).await
+    }
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Settings {
+    limit: u8,
+}
+
+#[steadfast::service(db = Sqlite)]
+impl Settings {
+    #[query("settings.show", route = "GET /settings")]
+    async fn show(&self, _: &Pool<Db>) -> Result<Self, Failure> {
+        Ok(self.clone())
+    }
+
+    #[command("settings.try", route = "PUT /settings")]
+    async fn try_out(&self, _: &mut Tx<Db>, other: &Self) -> Result<Vec<Self>, Failure> {
+        Ok(vec![self.clone(), other.clone()])
+    }
+}
+
+#[tokio::test]
+async fn self_is_the_struct_and_lifetimes_may_be_left_out() {
+    let (sf, owner) = open().await;
+    let lent = Lent("x", ()).on(&sf);
+    assert_eq!(lent.place(&owner, "k", "tea").await.unwrap().value.sku, "xtea");
+    let _: axum::Router = Lent("x", ()).on(&sf).routes();
+    let settings = Settings { limit: 3 }.on(&sf);
+    assert_eq!(settings.show().await.unwrap().limit, 3);
+    let tried = settings.try_out(&owner, "k", &Settings { limit: 4 }).await.unwrap();
+    assert_eq!(tried.value[1].limit, 4);
+    let _: axum::Router = settings.routes();
+}
+
+/// A block that a macro of the user writes, with all that it may be given.
+macro_rules! keeper {
+    ($service:ty, $method:ident, $input:ty, $returned:ty, $route:literal, $retention:expr) => {
+        #[steadfast::service(db = Sqlite)]
+        impl $service {
+            #[command("keeper.keep", route = $route, retention = $retention)]
+            async fn $method(&self, _: &mut Tx<Db>, input: $input) -> $returned {
+                Ok(input.len())
+            }
+        }
+    };
+}
+
+struct Keeper;
+keeper!(Keeper, keep, &str, Result<usize, Failure>, "POST /keep", "48h");
+
+#[tokio::test]
+async fn a_block_may_be_written_by_a_macro() {
+    let (sf, owner) = open().await;
+    let keeper = Keeper.on(&sf);
+    assert_eq!(keeper.keep(&owner, "k", "tea").await.unwrap().value, 3);
+    let _: axum::Router = keeper.routes();
+}
+
+/// What is said to callers is said to those of the face, and what is allowed is allowed there too.
+mod said {
+    #![deny(warnings)]
+    use super::*;
+
+    pub(super) struct Said;
+
+    #[allow(non_snake_case)]
+    #[steadfast::service(db = [Sqlite, Postgres])]
+    impl Said {
+        #[deprecated = "place it anew"]
+        #[must_use]
+        #[command("said.old", route = "POST /old")]
+        pub(super) async fn old(&self, _: &mut Tx<Db>) -> Result<u8, Failure> {
+            Ok(1)
+        }
+
+        #[command("said.Loud", route = "POST /loud")]
+        pub(super) async fn Loud(&self, _: &mut Tx<Db>, orderID: u8) -> Result<(), Failure> {
+            assert_eq!(orderID, 1);
+            Ok(())
+        }
+
+        #[cfg_attr(all(), cfg(any()))]
+        #[command("said.gone", route = "POST /gone")]
+        pub(super) async fn gone(&self, tx: &mut NoSuchType) -> Result<u8, Failure> {}
+
+        #[cfg(any())]
+        #[command("said.either", route = "POST /either")]
+        pub(super) async fn either(&self, tx: &mut NoSuchType) -> Result<u8, Failure> {}
+
+        #[cfg(not(any()))]
+        #[command("said.either", route = "POST /either")]
+        pub(super) async fn either(&self, _: &mut Tx<Db>) -> Result<u8, Failure> {
+            Ok(2)
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handler_may_be_deprecated_and_one_of_two() {
+    let (sf, owner) = open().await;
+    let said = said::Said.on(&sf);
+    #[expect(deprecated)]
+    let old = said.old(&owner, "k");
+    assert_eq!(old.await.unwrap().value, 1);
+    said.Loud(&owner, "k", 1).await.unwrap();
+    assert_eq!(said.either(&owner, "k").await.unwrap().value, 2);
+    let _: axum::Router = said.routes();
+}
+
 mod elsewhere {
     pub(super) struct Other;
 
