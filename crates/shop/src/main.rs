@@ -20,6 +20,7 @@ mod orders;
 mod payment;
 mod payments;
 mod problem;
+mod quotes;
 mod retention;
 mod page;
 mod outside;
@@ -72,6 +73,9 @@ pub(crate) struct ServeOptions {
     /// How long answers are kept and replayed, of one operation (payments.make=1s) or of all [default: 24h]
     #[arg(long, value_name = "[OPERATION=]DURATION", value_parser = Retention::read)]
     retention: Vec<Retention>,
+    /// Where the outside world is, as `shop outside` prints it: orders are shown with a shipping quote from there
+    #[arg(long, value_name = "URL")]
+    outside: Option<String>,
     /// How often expired keys are purged, roughly [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = steadfast::parse_duration)]
     purge_every: Option<Duration>,
@@ -141,6 +145,7 @@ mod tests {
             database_url: "mysql://root:secret@localhost/shop".into(),
             lab: false,
             retention: Vec::new(),
+            outside: None,
             purge_every: None,
         };
         let error = serve(&options).await.expect_err("MySQL is not ours").to_string();

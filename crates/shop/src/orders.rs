@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::lab::Faults;
 use crate::order::{NewOrder, Order, OrderRow};
+use crate::quotes::{Quote, Quotes};
 
 /// The most entries a list shows.
 pub(crate) const LIST_LENGTH_MAX: i64 = 100;
@@ -16,6 +17,8 @@ pub(crate) const LIST_LENGTH_MAX: i64 = 100;
 pub(crate) struct Orders {
     pub(crate) retention: Duration,
     pub(crate) faults: Faults,
+    /// Without an outside world there are none.
+    pub(crate) quotes: Option<Quotes>,
 }
 
 #[steadfast::service(db = [Sqlite, Postgres])]
@@ -72,9 +75,10 @@ impl Orders {
         Ok(OrderList { orders })
     }
 
-    /// One of them. Somebody else's order is as unknown as one that never was.
+    /// One of them, with what its shipping would cost, if that can be had. Somebody else's order is as unknown as one that
+    /// never was.
     #[query("orders.show", route = "GET /orders/{id}")]
-    pub(crate) async fn show(&self, db: &Pool<Db>, owner: &Owner, id: Uuid) -> Result<Order, Failure> {
+    pub(crate) async fn show(&self, db: &Pool<Db>, owner: &Owner, id: Uuid) -> Result<ShownOrder, Failure> {
         let select = "
             SELECT id, owner, sku, quantity, created_at
             FROM orders
@@ -85,9 +89,24 @@ impl Orders {
             .bind(owner.user())
             .fetch_optional(db)
             .await?;
-        row.map(Order::from)
-            .ok_or_else(|| Failure::definitive(FailureClass::NotFound, "not_found", format!("you have no order {id}")))
+        let order = row.map(Order::from).ok_or_else(|| {
+            Failure::definitive(FailureClass::NotFound, "not_found", format!("you have no order {id}"))
+        })?;
+        let shipping = match &self.quotes {
+            Some(quotes) => quotes.quote(&order).await,
+            None => None,
+        };
+        Ok(ShownOrder { order, shipping })
     }
+}
+
+/// The answer to `GET /orders/{id}`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ShownOrder {
+    #[serde(flatten)]
+    order: Order,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shipping: Option<Quote>,
 }
 
 /// The answer to `GET /orders`.

@@ -16,6 +16,7 @@ use crate::lab::{self, Faults, Lab};
 use crate::orders::Orders;
 use crate::payments::Payments;
 use crate::problem::{no_such_method, no_such_path};
+use crate::quotes::Quotes;
 use crate::retention::Retention;
 use crate::{ServeOptions, StartError, auth, banner, listen, page};
 use clock::Time;
@@ -24,10 +25,11 @@ pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
     let lab = options.lab.then(Arc::<Lab>::default);
     let sf = open(options, lab.as_ref()).await?;
     tables::create(&sf, options.lab).await?;
+    let router = router(&sf, options, lab.as_ref())?;
     let listener = listen::bind(options.listen.as_deref()).await?;
     let whereabouts = whereabouts(&sf.pool().connect_options());
     banner::print(listener.local_addr()?, &whereabouts, options.lab);
-    sf.serve(listener, router(&sf, options, lab.as_ref())).await?;
+    sf.serve(listener, router).await?;
     tracing::info!("the shop is closed");
     Ok(())
 }
@@ -56,12 +58,16 @@ async fn connect(options: &ServeOptions, lab: Option<&Arc<Lab>>) -> steadfast::R
     })
 }
 
-fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) -> Router {
+fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) -> Result<Router, StartError> {
     let retention = |operation| Retention::of(&options.retention, operation);
     let faults = Faults::of(lab);
     let orders = Orders {
         retention: retention("orders.place"),
         faults: faults.clone(),
+        quotes: match &options.outside {
+            Some(outside) => Some(Quotes::new(outside, sf.breaker(Quotes::breaker())?)?),
+            None => None,
+        },
     };
     let payments = Payments {
         retention: retention("payments.make"),
@@ -80,9 +86,9 @@ fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) ->
             .route_layer(from_fn_with_state(time, clock::go_along));
         open = open.merge(lab::routes(lab.clone())).merge(moved);
     }
-    business
+    Ok(business
         .route_layer(from_fn(auth::authenticate))
         .merge(open)
         .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
+        .method_not_allowed_fallback(no_such_method))
 }

@@ -49,6 +49,15 @@ impl Outside {
     }
 }
 
+/// A shop that asks this outside world, with an order in it.
+async fn shop_with_an_order(outside: &Outside) -> (Shop, Request) {
+    let url = format!("sqlite://{}", outside.directory.path().join("shop.db").display());
+    let shop = Shop::start(&url, &["--lab", "--outside", &outside.process.url()]).await;
+    let placed = shop.order("key-1").send().await;
+    let order = shop.request("GET", placed.header("location").unwrap()).user("user-a");
+    (shop, order)
+}
+
 fn ledger(directory: &TempDir) -> String {
     format!("sqlite://{}", directory.path().join("outside.db").display())
 }
@@ -224,4 +233,55 @@ async fn nonsense_is_refused_with_a_problem_and_the_ledger_can_be_read_in_parts(
     let rest = outside.process.request("GET", &rest).send().await.json();
     assert_eq!((ids.len(), rest["calls"].as_array().unwrap().len()), (2, 2));
     assert_eq!(all["effects"], json!([]));
+}
+
+#[tokio::test]
+async fn an_order_is_shown_with_its_quote_and_without_it_while_the_breaker_is_open() {
+    let outside = Outside::start().await;
+    let (shop, order) = shop_with_an_order(&outside).await;
+    let shown = order.send().await.json();
+    assert_eq!(shown["shipping"], json!({ "price": 590, "currency": "EUR", "days": 2 }));
+
+    outside
+        .behave(json!({ "service": "shipping", "do": "fail", "status": 503 }))
+        .await;
+    for _ in 0..5 {
+        let shown = order.send().await;
+        assert_eq!(shown.status, 200);
+        assert_eq!(
+            (&shown.json()["sku"], &shown.json()["shipping"]),
+            (&json!("tea"), &Value::Null)
+        );
+    }
+    // One that succeeded and three that failed; after those the breaker is open, and nobody is asked.
+    assert_eq!(
+        of(&outside.ledger("calls", "shipping").await, "status"),
+        [200, 503, 503, 503]
+    );
+    let metrics = shop.request("GET", "/metrics").send().await.text();
+    assert!(metrics.contains("steadfast_breaker_state"), "{metrics}");
+
+    assert_eq!(outside.process.request("DELETE", "/behaviour").send().await.status, 204);
+    assert_eq!(order.send().await.json()["shipping"], Value::Null, "it is still open");
+    let later = shop.request("POST", "/lab/clock").json(r#"{"advance":"5s"}"#);
+    assert_eq!(later.send().await.status, 200);
+    assert_eq!(
+        order.send().await.json()["shipping"]["price"],
+        590,
+        "one probe closes it"
+    );
+}
+
+#[tokio::test]
+async fn an_outside_world_that_is_slow_or_gone_keeps_nobody_waiting() {
+    let mut outside = Outside::start().await;
+    let (_shop, order) = shop_with_an_order(&outside).await;
+    // Longer than the test is patient.
+    outside
+        .behave(json!({ "service": "shipping", "do": "slow", "delay": "60s" }))
+        .await;
+    assert_eq!(order.send().await.json()["shipping"], Value::Null);
+    outside.process.kill().await;
+    let shown = order.send().await;
+    assert_eq!((shown.status, &shown.json()["shipping"]), (200, &Value::Null));
 }
