@@ -290,6 +290,12 @@ mod tests {
         reqwest::get(url).await.expect_err("nobody listens")
     }
 
+    fn open_breaker() -> Open {
+        let breaker = crate::breaker::Breaker::named("mail").build().expect("a breaker");
+        breaker.force_open();
+        breaker.permit().map(|_| ()).expect_err("it is open")
+    }
+
     async fn elapsed() -> tokio::time::error::Elapsed {
         let never = std::future::pending::<()>();
         tokio::time::timeout(Duration::ZERO, never).await.expect_err("in time")
@@ -330,6 +336,7 @@ mod tests {
             (io::Error::from(io::ErrorKind::NotFound).into(), Transient),
             (io::Error::from(io::ErrorKind::BrokenPipe).into(), Unknown),
             (io::Error::from(io::ErrorKind::TimedOut).into(), Unknown),
+            (open_breaker().into(), FailureKind::Snooze),
             (Theirs(None).into(), Transient),
         ];
         for constraint in constraints().await {
