@@ -151,8 +151,9 @@ fn failure_response(failure: &Failure) -> Response {
         "code": failure.code(),
     });
     let mut response = respond(status, &body);
-    let soon = failure.is_transient().then_some(Duration::from_secs(1));
-    ask_to_come_back(&mut response, failure.retry_after().or(soon));
+    // Nobody else is asked to: it would not help, or may be done twice.
+    let soon = failure.retry_after().unwrap_or(Duration::from_secs(1));
+    ask_to_come_back(&mut response, failure.is_transient().then_some(soon));
     response
 }
 
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_a_500_that_promises_nothing() {
-        let response = Failure::unknown("lost", "no reply").into_response();
+        let response = Failure::from(Error::new(Code::CommitUnknown, "no reply")).into_response();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(!response.headers().contains_key(RETRY_AFTER));
     }
