@@ -240,12 +240,12 @@ fn judge<Db: Database, T: Serialize>(
                 let stored = StoredFailure::new(class, failure);
                 Verdict::Keep(json_outcome(KeyState::Failed, 422, &stored, options.answer_limit)?)
             }
-            FailureKind::Definitive(_) => Verdict::Discard,
-            FailureKind::Transient | FailureKind::Unknown | FailureKind::Snooze | FailureKind::Cancelled => {
-                match trouble_of::<Db>(failure) {
-                    Some(error) => return Err(error),
-                    None => Verdict::Discard,
-                }
+            FailureKind::Transient => match trouble_of::<Db>(failure) {
+                Some(error) => return Err(error),
+                None => Verdict::Discard,
+            },
+            FailureKind::Definitive(_) | FailureKind::Snooze | FailureKind::Cancelled | FailureKind::Unknown => {
+                Verdict::Discard
             }
         },
     };

@@ -373,11 +373,10 @@ pub(crate) fn is_repeatable(code: Code) -> bool {
 /// The trouble of the database behind a failure, if that is what the handler failed with: it has a code of its own, and
 /// may be worth running the handler again.
 ///
-/// A handler that called it something else than trouble has the last word.
+/// A handler that called it something else than transient has the last word: what may have happened is not run again.
 pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
-    match failure.kind() {
-        FailureKind::Transient | FailureKind::Unknown => {}
-        FailureKind::Definitive(_) | FailureKind::Snooze | FailureKind::Cancelled => return None,
+    if failure.kind() != FailureKind::Transient {
+        return None;
     }
     let mut cause: &(dyn std::error::Error + 'static) = failure.source()?;
     loop {

@@ -175,7 +175,7 @@ impl Failure {
         self.kind
     }
 
-    /// Whether the same command may succeed later, and has changed nothing.
+    /// Whether the same command may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(self.kind, FailureKind::Transient | FailureKind::Snooze)
     }
@@ -226,21 +226,16 @@ where
 }
 
 impl FailureKind {
-    /// Code and message of a failure that has none of its own.
+    /// Code and message of a failure that has none of its own. None promises that nothing was changed: where we can know
+    /// that, it is an [`Error`] that says so.
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Transient => (
-                "internal",
-                "the request could not be completed; nothing was changed, and it can be tried again",
-            ),
+            Self::Transient => ("internal", "the request could not be completed; it can be tried again"),
             Self::Definitive(FailureClass::Validation) => ("invalid", "the request is not acceptable as it is"),
             Self::Definitive(FailureClass::BusinessRule) => ("refused", "what is there does not allow this"),
             Self::Definitive(FailureClass::NotFound) => ("not_found", "what was asked for does not exist"),
             Self::Definitive(FailureClass::Forbidden) => ("forbidden", "this is not allowed"),
-            Self::Snooze => (
-                "not_yet",
-                "it is too early for this; nothing was changed, and it can be tried again later",
-            ),
+            Self::Snooze => ("not_yet", "it is too early for this; it can be tried again later"),
             Self::Cancelled => ("cancelled", "this was cancelled"),
             Self::Unknown => (
                 "outcome_unknown",

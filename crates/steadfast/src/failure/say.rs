@@ -26,7 +26,7 @@ pub trait FailureExt<T, E>: Sized {
     where
         E: Into<Failure>;
 
-    /// It may succeed later, and has changed nothing.
+    /// It may succeed later.
     ///
     /// # Errors
     /// The failure, if there is one.

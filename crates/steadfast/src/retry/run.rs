@@ -50,7 +50,7 @@ impl RetryPolicy {
     ///
     /// # Errors
     /// The failure of the last attempt.
-    pub async fn run<T, E, F>(&self, call: impl FnMut() -> F) -> Result<T, Failure>
+    pub async fn run<T, E, F>(self, call: impl FnMut() -> F) -> Result<T, Failure>
     where
         E: Into<Failure>,
         F: Future<Output = Result<T, E>>,
@@ -59,9 +59,9 @@ impl RetryPolicy {
     }
 
     /// A call with a name, which stands in the log when it is tried again.
-    pub fn operation<'r>(&self, name: &'r str) -> Retrying<'r> {
+    pub fn operation(self, name: &str) -> Retrying<'_> {
         Retrying {
-            policy: *self,
+            policy: self,
             operation: name,
             correlation_id: None,
             cancellation: None,

@@ -82,7 +82,7 @@ fn status_of_failure(kind: FailureKind) -> StatusCode {
         FailureKind::Definitive(FailureClass::BusinessRule) => StatusCode::UNPROCESSABLE_ENTITY,
         FailureKind::Definitive(FailureClass::NotFound) => StatusCode::NOT_FOUND,
         FailureKind::Definitive(FailureClass::Forbidden) => StatusCode::FORBIDDEN,
-        // Not now, and nothing was changed.
+        // Not now: it may be tried again.
         FailureKind::Transient | FailureKind::Snooze => StatusCode::SERVICE_UNAVAILABLE,
         // In conflict with the state of things: somebody ended it. Trying again does not help, and it is never stored.
         FailureKind::Cancelled => StatusCode::CONFLICT,
@@ -109,7 +109,7 @@ pub(crate) fn problem(error: &Error, base: &str, status: Option<StatusCode>) -> 
 /// In whole seconds, rounded up: never earlier than meant.
 fn ask_to_come_back(response: &mut Response, after: Option<Duration>) {
     if let Some(after) = after {
-        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+        let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
         let headers = response.headers_mut();
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
     }
@@ -152,8 +152,9 @@ fn failure_response(failure: &Failure) -> Response {
         "code": failure.code(),
     });
     let mut response = respond(status, &body);
-    let soon = failure.is_transient().then_some(Duration::from_secs(1));
-    ask_to_come_back(&mut response, failure.retry_after().or(soon));
+    // Nobody else is asked to: it would not help, or may be done twice.
+    let soon = failure.retry_after().unwrap_or(Duration::from_secs(1));
+    ask_to_come_back(&mut response, failure.is_transient().then_some(soon));
     response
 }
 
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_a_500_that_promises_nothing() {
-        let response = Failure::unknown("lost", "no reply").into_response();
+        let response = Failure::from(Error::new(Code::CommitUnknown, "no reply")).into_response();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(!response.headers().contains_key(RETRY_AFTER));
     }
@@ -183,6 +184,8 @@ mod tests {
         let snoozed = Failure::snooze(Duration::from_millis(2_500)).into_response();
         assert_eq!(snoozed.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(snoozed.headers()[RETRY_AFTER], "3");
+        let for_ever = Failure::snooze(Duration::MAX).into_response();
+        assert_eq!(for_ever.headers()[RETRY_AFTER], u64::MAX.to_string());
         let cancelled = Failure::cancelled().into_response();
         assert_eq!(cancelled.status(), StatusCode::CONFLICT);
         assert!(!cancelled.headers().contains_key(RETRY_AFTER));

@@ -98,29 +98,44 @@ async fn a_failure_that_is_not_definitive_is_never_kept() {
 
 /// A connection that is lost is trouble, and trouble is repeated; but not against the handler's word.
 #[tokio::test]
-async fn a_handler_that_calls_trouble_definitive_is_not_run_again() {
+async fn a_handler_that_calls_trouble_something_else_is_not_run_again() {
     let harness = fresh::<Db>().await;
     let lost = || Err::<(), _>(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()));
-    let runs = Arc::new(AtomicU32::new(0));
-    let counted = runs.clone();
-    let command = harness.sf.command("effects.make", "k").owner(&harness.owner);
-    let error = command.run(async |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        lost().definitive()
-    });
-    assert_eq!(error.await.unwrap_err().failure().unwrap().kind(), REFUSED);
-    assert_eq!(runs.swap(0, Ordering::Relaxed), 1);
+    let words: [(&str, fn(_) -> _, _, _); 2] = [
+        (
+            "definitive",
+            FailureExt::definitive,
+            REFUSED,
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+        (
+            "unknown",
+            FailureExt::unknown,
+            FailureKind::Unknown,
+            StatusCode::INTERNAL_SERVER_ERROR,
+        ),
+    ];
+    for (word, say, kind, status) in words {
+        let runs = Arc::new(AtomicU32::new(0));
+        let command = harness.sf.command("effects.make", word).owner(&harness.owner);
+        let run = command.run(async |_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            say(lost())
+        });
+        assert_eq!(run.await.unwrap_err().failure().unwrap().kind(), kind);
+        assert_eq!(runs.swap(0, Ordering::Relaxed), 1, "{word}");
 
-    let counted = runs.clone();
-    let handler = async move |_: CmdTx<Db>| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        lost().definitive()
-    };
-    let app = Router::new()
-        .route("/effects", post(handler).layer(harness.sf.idempotent()))
-        .layer(Extension(harness.owner.clone()));
-    let request = Request::post("/effects").header("idempotency-key", "http");
-    let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
-    assert_eq!(response.status(), StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(runs.load(Ordering::Relaxed), 1);
+        let counted = runs.clone();
+        let handler = async move |_: CmdTx<Db>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            say(lost())
+        };
+        let app = Router::new()
+            .route("/effects", post(handler).layer(harness.sf.idempotent()))
+            .layer(Extension(harness.owner.clone()));
+        let request = Request::post("/effects").header("idempotency-key", word);
+        let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "{word}");
+    }
 }
