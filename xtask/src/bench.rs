@@ -31,7 +31,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
     let series = match bench {
         Bench::Command(command) if command.series.wants(Database::Postgres) => &command.series,
-        Bench::Command(_) | Bench::Service(_) => return process::run_to_its_end(&mut cargo),
+        Bench::Command(_) | Bench::Service(_) | Bench::Breaker(_) => return process::run_to_its_end(&mut cargo),
     };
     // Nothing is installed for the sake of a figure.
     let server = Settled::settle(&POSTGRES_BENCH, Terms::default())?;

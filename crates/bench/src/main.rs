@@ -1,11 +1,12 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! [`command`] is a list of series of cases, [`service`] is about the compiler. [`measure`] lets the cases of a series take turns,
+//! [`command`] is a list of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
 mod command;
 mod service;
+mod breaker;
 mod measure;
 mod statistics;
 mod meter;
@@ -69,6 +70,11 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
         }
         Bench::Service(options) => {
             let figures = Figure::of_series("service", Database::Sqlite, &service::measure(&options.options)?);
+            print_json(&options.options, &figures)?;
+            figures
+        }
+        Bench::Breaker(options) => {
+            let figures = Figure::of_series("breaker", Database::Sqlite, &breaker::measure(&options.options)?);
             print_json(&options.options, &figures)?;
             figures
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(crate) enum Bench {
     Command(CommandOptions),
     Service(ServiceOptions),
+    Breaker(BreakerOptions),
 }
 
 impl Bench {
@@ -19,6 +20,7 @@ impl Bench {
         match self {
             Self::Command(command) => &command.series.options,
             Self::Service(service) => &service.options,
+            Self::Breaker(breaker) => &breaker.options,
         }
     }
 }
@@ -44,6 +46,13 @@ impl CommandOptions {
 /// How long `cargo check` takes for 20 commands under `#[service]`, as a ratio to the same by hand
 #[derive(clap::Args)]
 pub(crate) struct ServiceOptions {
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+/// What a call through a closed circuit breaker costs, as a ratio to `recloser`'s
+#[derive(clap::Args)]
+pub(crate) struct BreakerOptions {
     #[command(flatten)]
     pub(crate) options: Options,
 }

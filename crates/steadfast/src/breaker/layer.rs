@@ -165,3 +165,75 @@ impl<E: Error + 'static> Error for LayerError<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use http::StatusCode;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::breaker::BreakerState;
+    use crate::clock::Clock;
+
+    fn breaker(clock: &Clock) -> Breaker {
+        let options = Breaker::named("quotes").consecutive_failures(1).open_for("1h");
+        options.clock(clock.clone()).build().expect("good settings")
+    }
+
+    fn answer(status: StatusCode) -> Response<()> {
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        response
+    }
+
+    #[tokio::test]
+    async fn an_open_breaker_does_not_ask_the_service_behind_it() {
+        let (clock, asked) = (Clock::default(), Arc::new(AtomicU32::new(0)));
+        let count = asked.clone();
+        let client = service_fn(move |answer: Result<Response<()>, &'static str>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(answer)
+        });
+        let breaker = breaker(&clock);
+        let client = BreakerLayer::new(breaker.clone()).layer(client);
+        let ask = async |answer| client.clone().oneshot(answer).await;
+        for passes in [StatusCode::OK, StatusCode::NOT_FOUND, StatusCode::TOO_MANY_REQUESTS] {
+            assert_eq!(ask(Ok(answer(passes))).await.expect("an answer").status(), passes);
+            assert_eq!(breaker.state(), BreakerState::Closed);
+        }
+        for counts in [Ok(answer(StatusCode::BAD_GATEWAY)), Err("no route")] {
+            let _ = ask(counts).await;
+            assert_eq!(breaker.state(), BreakerState::Open);
+            let before = asked.load(Ordering::Relaxed);
+            let refused = ask(Ok(answer(StatusCode::OK))).await;
+            assert!(matches!(refused, Err(LayerError::Open(open)) if open.breaker() == "quotes"));
+            assert_eq!(asked.load(Ordering::Relaxed), before);
+            breaker.reset();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_counts_can_be_said_by_a_function_and_a_dropped_call_counts_as_nothing() {
+        let clock = Clock::default();
+        let breaker = breaker(&clock);
+        let too_many = |answer: &Result<u16, ()>| *answer == Ok(429);
+        let layer = BreakerLayer::new(breaker.clone()).classify(too_many);
+        let client = layer.layer(service_fn(async |status: u16| Ok::<_, ()>(status)));
+        let ask = async |status| client.clone().oneshot(status).await;
+        assert_eq!(ask(500).await, Ok(500));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert_eq!(ask(429).await, Ok(429));
+        assert_eq!(breaker.state(), BreakerState::Open);
+
+        clock.set_offset(Duration::from_secs(3600));
+        let never_polled = client.clone().call(200);
+        assert!(matches!(ask(200).await, Err(LayerError::Open(_))), "the place is taken");
+        drop(never_polled);
+        assert_eq!(ask(200).await, Ok(200));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+}

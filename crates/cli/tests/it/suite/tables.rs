@@ -59,12 +59,12 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
     call("migrate up").run().await.ok();
     let migrations = Database::table("migrations");
     database
-        .run(&format!("DELETE FROM {migrations} WHERE version = 4"))
+        .run(&format!("DELETE FROM {migrations} WHERE version = 5"))
         .await;
     let said = call("keys list").run().await;
     said.refused(
         1,
-        "error[SF301]: the tables of steadfast have version 3, this program needs 4",
+        "error[SF301]: the tables of steadfast have version 4, this program needs 5",
         "run `steadfast migrate up --database-url",
     );
     database
