@@ -3,5 +3,6 @@
 GRANT USAGE ON SCHEMA steadfast TO my_service;
 GRANT SELECT ON steadfast.migrations TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.keys, steadfast.leases, steadfast.usage TO my_service;
+GRANT SELECT, INSERT, UPDATE ON steadfast.breakers TO my_service;
 GRANT EXECUTE ON FUNCTION steadfast.refuse(text, text) TO my_service;
 GRANT INSERT ON steadfast.audit TO my_service;

@@ -31,7 +31,9 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
     let command = match bench {
         Bench::Command(command) if command.wants(Database::Postgres) => command,
-        Bench::Command(_) | Bench::Retry(_) | Bench::Service(_) => return process::run_to_its_end(&mut cargo),
+        Bench::Command(_) | Bench::Retry(_) | Bench::Service(_) | Bench::Breaker(_) => {
+            return process::run_to_its_end(&mut cargo);
+        }
     };
     // Nothing is installed for the sake of a figure.
     let server = Settled::settle(&POSTGRES_BENCH, Terms::default())?;

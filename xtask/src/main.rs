@@ -34,6 +34,7 @@ Every day:
   cargo xtask check                  before a commit
   cargo xtask bench command --quick  what a command costs, in three minutes
   cargo xtask bench service          how long the compiler takes for a service
+  cargo xtask bench breaker          what a call through a closed breaker costs
   cargo xtask chaos command --quick  kills, crashes and cuts, in three minutes
   eval \"$(cargo xtask services up)\"  a PostgreSQL that stays, for an editor")]
 struct Cli {

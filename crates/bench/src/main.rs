@@ -1,12 +1,13 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! [`command`] and [`retry`] are lists of series of cases, [`service`] is about the compiler. [`measure`] lets the cases of a series take turns,
+//! [`command`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
 mod command;
 mod retry;
 mod service;
+mod breaker;
 mod measure;
 mod statistics;
 mod meter;
@@ -71,6 +72,11 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
         Bench::Retry(options) => measure_series("retry", &options.series, vec![retry::series()]).await?,
         Bench::Service(options) => {
             let figures = Figure::of_series("service", None, &service::measure(&options.options)?);
+            print_json(&options.options, &figures)?;
+            figures
+        }
+        Bench::Breaker(options) => {
+            let figures = Figure::of_series("breaker", None, &breaker::measure(&options.options)?);
             print_json(&options.options, &figures)?;
             figures
         }

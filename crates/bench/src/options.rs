@@ -12,6 +12,7 @@ pub(crate) enum Bench {
     Command(CommandOptions),
     Retry(RetryOptions),
     Service(ServiceOptions),
+    Breaker(BreakerOptions),
 }
 
 impl Bench {
@@ -21,6 +22,7 @@ impl Bench {
             Self::Command(command) => &command.series.options,
             Self::Retry(retry) => &retry.series.options,
             Self::Service(service) => &service.options,
+            Self::Breaker(breaker) => &breaker.options,
         }
     }
 }
@@ -61,6 +63,13 @@ pub(crate) struct RetryOptions {
 /// How long `cargo check` takes for 20 commands under `#[service]`, as a ratio to the same by hand
 #[derive(clap::Args)]
 pub(crate) struct ServiceOptions {
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+/// What a call through a closed circuit breaker costs, as a ratio to `recloser`'s
+#[derive(clap::Args)]
+pub(crate) struct BreakerOptions {
     #[command(flatten)]
     pub(crate) options: Options,
 }

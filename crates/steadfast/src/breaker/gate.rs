@@ -50,6 +50,7 @@ impl Sign {
         }
     }
 
+    #[inline]
     fn read(word: u64) -> Self {
         let number = word >> 2;
         match word & 3 {
@@ -60,6 +61,7 @@ impl Sign {
         }
     }
 
+    #[inline]
     fn word(self) -> u64 {
         match self {
             Self::Quiet { generation } => generation << 2,
@@ -77,6 +79,23 @@ impl Gate {
             word: AtomicU64::new(Sign::of(&machine).word()),
             machine: Mutex::new(machine),
         }
+    }
+
+    /// Lets a call in if the word alone can say so. With [`needs_no_count`](Self::needs_no_count) this is the whole way
+    /// of a call through a closed breaker, small enough to become a part of its caller.
+    #[inline]
+    pub(crate) fn pass(&self) -> Option<Pass> {
+        match self.sign() {
+            Sign::Quiet { generation } | Sign::Counting { generation } => Some(Pass { generation }),
+            Sign::Open { .. } | Sign::HalfOpen => None,
+        }
+    }
+
+    /// Whether a success of this call would change nothing.
+    #[inline]
+    pub(crate) fn needs_no_count(&self, pass: Pass) -> bool {
+        let Pass { generation } = pass;
+        self.word.load(Ordering::Acquire) == Sign::Quiet { generation }.word()
     }
 
     /// Lets a call in, or not. `changed` is called under the lock, so that changes are told in their order.
@@ -105,9 +124,7 @@ impl Gate {
         now: impl FnOnce() -> Moment,
         changed: impl FnOnce(Change),
     ) {
-        let Pass { generation } = pass;
-        let quiet = Sign::Quiet { generation }.word();
-        if answer == Answer::Success && self.word.load(Ordering::Acquire) == quiet {
+        if answer == Answer::Success && self.needs_no_count(pass) {
             return;
         }
         self.act(|machine| machine.record(pass, answer, now), changed);
@@ -138,6 +155,7 @@ impl Gate {
         look(&self.lock())
     }
 
+    #[inline]
     fn sign(&self) -> Sign {
         Sign::read(self.word.load(Ordering::Acquire))
     }

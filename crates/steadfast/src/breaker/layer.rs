@@ -38,7 +38,7 @@ use super::{Breaker, Held, Open};
 #[derive(Clone, Debug)]
 pub struct BreakerLayer<C = ServerErrors> {
     breaker: Breaker,
-    classify: C,
+    counts: C,
 }
 
 /// A service behind a breaker: see [`BreakerLayer`].
@@ -46,11 +46,11 @@ pub struct BreakerLayer<C = ServerErrors> {
 pub struct BreakerService<S, C = ServerErrors> {
     inner: S,
     breaker: Breaker,
-    classify: C,
+    counts: C,
 }
 
 /// Which answers say that the dependency is in trouble. A function of the result is one.
-pub trait Classify<Response, Error> {
+pub trait Counts<Response, Error> {
     /// Whether this answer counts against it.
     fn counts(&self, answer: &Result<Response, Error>) -> bool;
 }
@@ -59,7 +59,7 @@ pub trait Classify<Response, Error> {
 #[derive(Clone, Copy, Debug)]
 pub struct ServerErrors;
 
-impl<B, E> Classify<Response<B>, E> for ServerErrors {
+impl<B, E> Counts<Response<B>, E> for ServerErrors {
     fn counts(&self, answer: &Result<Response<B>, E>) -> bool {
         answer
             .as_ref()
@@ -67,7 +67,7 @@ impl<B, E> Classify<Response<B>, E> for ServerErrors {
     }
 }
 
-impl<R, E, F: Fn(&Result<R, E>) -> bool> Classify<R, E> for F {
+impl<R, E, F: Fn(&Result<R, E>) -> bool> Counts<R, E> for F {
     fn counts(&self, answer: &Result<R, E>) -> bool {
         self(answer)
     }
@@ -78,17 +78,17 @@ impl BreakerLayer {
     pub fn new(breaker: Breaker) -> Self {
         Self {
             breaker,
-            classify: ServerErrors,
+            counts: ServerErrors,
         }
     }
 }
 
 impl<C> BreakerLayer<C> {
     /// Counts what a function of the result says.
-    pub fn classify<D>(self, classify: D) -> BreakerLayer<D> {
+    pub fn counting<D>(self, counts: D) -> BreakerLayer<D> {
         BreakerLayer {
             breaker: self.breaker,
-            classify,
+            counts,
         }
     }
 }
@@ -100,7 +100,7 @@ impl<S, C: Clone> Layer<S> for BreakerLayer<C> {
         BreakerService {
             inner,
             breaker: self.breaker.clone(),
-            classify: self.classify.clone(),
+            counts: self.counts.clone(),
         }
     }
 }
@@ -108,7 +108,7 @@ impl<S, C: Clone> Layer<S> for BreakerLayer<C> {
 impl<S, C, Request> Service<Request> for BreakerService<S, C>
 where
     S: Service<Request, Response: Send + 'static, Error: Send + 'static, Future: Send + 'static>,
-    C: Classify<S::Response, S::Error> + Clone + Send + 'static,
+    C: Counts<S::Response, S::Error> + Clone + Send + 'static,
 {
     type Response = S::Response;
     type Error = LayerError<S::Error>;
@@ -126,10 +126,10 @@ where
             },
             Err(open) => return Box::pin(std::future::ready(Err(LayerError::Open(open)))),
         };
-        let (answer, classify) = (self.inner.call(request), self.classify.clone());
+        let (answer, counts) = (self.inner.call(request), self.counts.clone());
         Box::pin(async move {
             let answer = answer.await;
-            held.end(if classify.counts(&answer) {
+            held.end(if counts.counts(&answer) {
                 Answer::Failure
             } else {
                 Answer::Success
@@ -163,5 +163,77 @@ impl<E: Error + 'static> Error for LayerError<E> {
             Self::Open(_) => None,
             Self::Inner(error) => error.source(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use http::StatusCode;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::breaker::BreakerState;
+    use crate::clock::Clock;
+
+    fn breaker(clock: &Clock) -> Breaker {
+        let options = Breaker::named("quotes").consecutive_failures(1).open_for("1h");
+        options.clock(clock.clone()).build().expect("good settings")
+    }
+
+    fn answer(status: StatusCode) -> Response<()> {
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        response
+    }
+
+    #[tokio::test]
+    async fn an_open_breaker_does_not_ask_the_service_behind_it() {
+        let (clock, asked) = (Clock::default(), Arc::new(AtomicU32::new(0)));
+        let count = asked.clone();
+        let client = service_fn(move |answer: Result<Response<()>, &'static str>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(answer)
+        });
+        let breaker = breaker(&clock);
+        let client = BreakerLayer::new(breaker.clone()).layer(client);
+        let ask = async |answer| client.clone().oneshot(answer).await;
+        for passes in [StatusCode::OK, StatusCode::NOT_FOUND, StatusCode::TOO_MANY_REQUESTS] {
+            assert_eq!(ask(Ok(answer(passes))).await.expect("an answer").status(), passes);
+            assert_eq!(breaker.state(), BreakerState::Closed);
+        }
+        for counts in [Ok(answer(StatusCode::BAD_GATEWAY)), Err("no route")] {
+            let _ = ask(counts).await;
+            assert_eq!(breaker.state(), BreakerState::Open);
+            let before = asked.load(Ordering::Relaxed);
+            let refused = ask(Ok(answer(StatusCode::OK))).await;
+            assert!(matches!(refused, Err(LayerError::Open(open)) if open.breaker() == "quotes"));
+            assert_eq!(asked.load(Ordering::Relaxed), before);
+            breaker.reset();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_counts_can_be_said_by_a_function_and_a_dropped_call_counts_as_nothing() {
+        let clock = Clock::default();
+        let breaker = breaker(&clock);
+        let too_many = |answer: &Result<u16, ()>| *answer == Ok(429);
+        let layer = BreakerLayer::new(breaker.clone()).counting(too_many);
+        let client = layer.layer(service_fn(async |status: u16| Ok::<_, ()>(status)));
+        let ask = async |status| client.clone().oneshot(status).await;
+        assert_eq!(ask(500).await, Ok(500));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert_eq!(ask(429).await, Ok(429));
+        assert_eq!(breaker.state(), BreakerState::Open);
+
+        clock.set_offset(Duration::from_secs(3600));
+        let never_polled = client.clone().call(200);
+        assert!(matches!(ask(200).await, Err(LayerError::Open(_))), "the place is taken");
+        drop(never_polled);
+        assert_eq!(ask(200).await, Ok(200));
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 }

@@ -48,7 +48,7 @@ use tokio::time::Instant;
 
 use gate::{Change, Gate};
 #[cfg(feature = "tower")]
-pub use layer::{BreakerLayer, BreakerService, Classify, LayerError, ServerErrors};
+pub use layer::{BreakerLayer, BreakerService, Counts, LayerError, ServerErrors};
 pub use options::BreakerOptions;
 pub(crate) use registry::Breakers;
 pub(crate) use shared::{BreakerRow, BreakerWrite};
@@ -195,8 +195,12 @@ impl Breaker {
     ///
     /// # Errors
     /// [`Open`] if the call should not be made now.
+    #[inline]
     pub fn permit(&self) -> Result<Permit<'_>, Open> {
-        let pass = Some(self.enter()?);
+        let pass = match self.0.gate.pass() {
+            None => Some(self.enter()?),
+            pass => pass,
+        };
         Ok(Permit(Held { breaker: self, pass }))
     }
 
@@ -329,8 +333,17 @@ pub struct Permit<'b>(Held<&'b Breaker>);
 
 impl Permit<'_> {
     /// The dependency did what was asked.
-    pub fn success(self) {
-        self.0.end(Answer::Success);
+    #[inline]
+    pub fn success(mut self) {
+        if self
+            .0
+            .pass
+            .is_some_and(|pass| self.0.breaker.0.gate.needs_no_count(pass))
+        {
+            self.0.pass = None;
+        } else {
+            self.0.end(Answer::Success);
+        }
     }
 
     /// The call failed. A definitive failure counts as an answer: the dependency is there.
@@ -366,6 +379,7 @@ impl<B: Borrow<Breaker>> Held<B> {
 }
 
 impl<B: Borrow<Breaker>> Drop for Held<B> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(pass) = self.pass.take() {
             self.breaker.borrow().0.gate.release(pass);

@@ -217,7 +217,12 @@ impl BreakerOptions {
         }
     }
 
-    fn within<N: PartialOrd + fmt::Display>(&self, what: &str, value: N, range: &RangeInclusive<N>) -> Result<()> {
+    fn within<N: PartialOrd + Copy + fmt::Display>(
+        &self,
+        what: &str,
+        value: N,
+        range: &RangeInclusive<N>,
+    ) -> Result<()> {
         if range.contains(&value) {
             return Ok(());
         }

@@ -70,16 +70,12 @@ impl<Db: Database> Steadfast<Db> {
                 Err(options.taken())
             };
         }
-        let share = if options.is_shared() {
-            Some((
-                Share::new(breakers.wake.clone()),
-                Handle::try_current().map_err(|_| options.without_runtime())?,
-            ))
-        } else {
-            None
+        let runtime = match options.is_shared() {
+            true => Some(Handle::try_current().map_err(|_| options.without_runtime())?),
+            false => None,
         };
         let is_first = !all.values().any(|breaker| breaker.share().is_some());
-        let (share, runtime) = share.unzip();
+        let share = runtime.as_ref().map(|_| Share::new(breakers.wake.clone()));
         let breaker = options.make(share)?;
         all.insert(breaker.0.name.clone(), breaker.clone());
         drop(all);

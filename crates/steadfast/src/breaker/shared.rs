@@ -127,13 +127,16 @@ async fn share<Db: Database>(sf: &Steadfast<Db>) -> Result<()> {
 
 /// Does as a row says that was not seen before, unless a person has said otherwise here.
 fn take_over(breaker: &Breaker, share: &Share, row: &BreakerRow) {
-    if share.epoch.swap(row.epoch, Ordering::AcqRel) == row.epoch {
-        return;
-    }
+    let seen = share.epoch.swap(row.epoch, Ordering::AcqRel);
     // A newer version may know more states; this one goes on by what it sees itself.
     let Some(state) = BreakerState::read(&row.state) else {
         return;
     };
+    // To a process that has just started, a breaker that closed some time ago is no news: what it has found itself is.
+    let is_before_our_time = seen == 0 && state == BreakerState::Closed;
+    if seen == row.epoch || is_before_our_time {
+        return;
+    }
     let posture = Posture {
         state,
         remaining: row.remaining,

@@ -20,10 +20,13 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .run()
             .await
             .ok()
-            .contains("1        keys   missing\n")
+            .contains("1        keys      missing\n")
     );
     let ran = call("migrate up").run().await.ok();
-    assert_eq!(ran, "ran 1 keys\nran 2 audit\nran 3 claim\nran 4 purge\n");
+    assert_eq!(
+        ran,
+        "ran 1 keys\nran 2 audit\nran 3 claim\nran 4 purge\nran 5 breakers\n"
+    );
     let again = call("migrate up").run().await;
     assert_eq!((again.exit, &*again.out), (0, ""));
     assert_eq!(again.err, "nothing to do: the tables are up to date\n");
@@ -36,7 +39,7 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .is_ok()
     );
     let status = call("migrate status --json").run().await.ok();
-    assert!(status.lines().count() == 4 && !status.contains("null"), "{status}");
+    assert!(status.lines().count() == 5 && !status.contains("null"), "{status}");
 }
 
 #[tokio::test]
@@ -60,12 +63,12 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
     call("migrate up").run().await.ok();
     let migrations = Database::table("migrations");
     database
-        .run(&format!("DELETE FROM {migrations} WHERE version = 4"))
+        .run(&format!("DELETE FROM {migrations} WHERE version = 5"))
         .await;
     let said = call("keys list").run().await;
     said.refused(
         1,
-        "error[SF301]: the tables of steadfast have version 3, this program needs 4",
+        "error[SF301]: the tables of steadfast have version 4, this program needs 5",
         "run `steadfast migrate up --database-url",
     );
     database
@@ -75,7 +78,7 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
         let said = call(line).run().await;
         said.refused(
             1,
-            "error[SF301]: the tables of steadfast have version 99, this program knows 4",
+            "error[SF301]: the tables of steadfast have version 99, this program knows 5",
             "run the newer version",
         );
     }

@@ -2,6 +2,8 @@
 
 pub(crate) type Db = sqlx::Postgres;
 
+#[path = "../conformance/breakers.rs"]
+mod breakers;
 #[path = "../conformance/corridor.rs"]
 mod corridor;
 #[path = "../conformance/doors.rs"]
@@ -24,6 +26,7 @@ mod purge;
 mod trouble;
 
 mod ambiguous;
+mod breakers_alone;
 mod cost;
 mod proxy;
 mod server;

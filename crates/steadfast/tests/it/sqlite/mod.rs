@@ -2,6 +2,8 @@
 
 pub(crate) type Db = sqlx::Sqlite;
 
+#[path = "../conformance/breakers.rs"]
+mod breakers;
 #[path = "../conformance/corridor.rs"]
 mod corridor;
 #[path = "../conformance/doors.rs"]
@@ -23,6 +25,7 @@ mod purge;
 #[path = "../conformance/trouble.rs"]
 mod trouble;
 
+mod breakers_alone;
 mod disk;
 mod file;
 mod group;
