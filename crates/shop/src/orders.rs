@@ -7,7 +7,7 @@ use sqlx::Pool;
 use steadfast::{Failure, FailureClass, Owner, Tx, rfc3339};
 use uuid::Uuid;
 
-use crate::lab::Faults;
+use crate::lab;
 use crate::order::{NewOrder, Order, OrderRow};
 use crate::quotes::{Quote, Quotes};
 
@@ -16,7 +16,6 @@ pub(crate) const LIST_LENGTH_MAX: i64 = 100;
 
 pub(crate) struct Orders {
     pub(crate) retention: Duration,
-    pub(crate) faults: Faults,
     /// Without an outside world there are none.
     pub(crate) quotes: Option<Quotes>,
 }
@@ -52,7 +51,7 @@ impl Orders {
             .bind(&order.created_at)
             .execute(tx.db())
             .await?;
-        self.faults.after_write(tx.key()).await?;
+        lab::after_write().await?;
         Ok(order)
     }
 

@@ -7,13 +7,12 @@ use sqlx::Pool;
 use steadfast::{Failure, FailureClass, Owner, Tx, rfc3339};
 use uuid::Uuid;
 
-use crate::lab::Faults;
+use crate::lab;
 use crate::orders::LIST_LENGTH_MAX;
 use crate::payment::{NewPayment, Payment, PaymentRow};
 
 pub(crate) struct Payments {
     pub(crate) retention: Duration,
-    pub(crate) faults: Faults,
 }
 
 #[steadfast::service(db = [Sqlite, Postgres])]
@@ -55,7 +54,7 @@ impl Payments {
             .bind(&payment.created_at)
             .execute(tx.db())
             .await?;
-        self.faults.after_write(tx.key()).await?;
+        lab::after_write().await?;
         Ok(payment)
     }
 

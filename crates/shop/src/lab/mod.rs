@@ -39,6 +39,7 @@ pub(crate) struct Lab {
 /// The accidents of one request. It travels in the request's extensions, and so lives exactly as long as the command,
 /// whether or not its client still waits.
 struct Armed {
+    lab: Arc<Lab>,
     key: String,
     faults: Vec<Fault>,
 }
@@ -46,20 +47,23 @@ struct Armed {
 impl Lab {
     /// Steadfast's observer: a command has come to a crash point. Its key says which one it is.
     pub(crate) fn reached(&self, point: Point, key: &Key) {
-        let is_doomed = |armed: &Arc<Armed>| armed.faults.contains(&Fault::Kill(KillPoint::At(point)));
-        if self.armed_for(key).iter().any(is_doomed) {
+        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_doomed = armed
+            .iter()
+            .filter_map(Weak::upgrade)
+            .any(|armed| armed.key == key.value() && armed.faults.contains(&Fault::Kill(KillPoint::At(point))));
+        drop(armed);
+        if is_doomed {
             fault::kill(point.as_str());
         }
     }
 
-    fn armed_for(&self, key: &Key) -> Vec<Arc<Armed>> {
-        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = armed.iter().filter_map(Weak::upgrade);
-        all.filter(|armed| armed.key == key.value()).collect()
-    }
-
-    fn arm(&self, key: String, faults: Vec<Fault>) -> Arc<Armed> {
-        let armed = Arc::new(Armed { key, faults });
+    fn arm(self: &Arc<Self>, key: String, faults: Vec<Fault>) -> Arc<Armed> {
+        let armed = Arc::new(Armed {
+            lab: self.clone(),
+            key,
+            faults,
+        });
         let mut all = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&armed));
@@ -79,7 +83,8 @@ pub(crate) async fn arm(State(lab): State<Arc<Lab>>, mut request: Request, next:
         match Fault::read_all(&text.join(",")) {
             Ok(faults) => {
                 let armed = lab.arm(key_value(headers), faults);
-                request.extensions_mut().insert(armed);
+                request.extensions_mut().insert(armed.clone());
+                return ARMED.scope(armed, next.run(request)).await;
             }
             Err(detail) => return Problem::new(StatusCode::BAD_REQUEST, "unknown_fault", detail).into_response(),
         }
@@ -97,26 +102,22 @@ fn key_value(headers: &HeaderMap) -> String {
     quoted.unwrap_or(text).to_owned()
 }
 
-/// What a service knows of the accidents prepared for its commands: outside the lab, nothing.
-#[derive(Clone)]
-pub(crate) struct Faults(Option<Arc<Lab>>);
+tokio::task_local! {
+    /// The accidents of the request that this task works for. A key would not do: two requests with one key are two requests,
+    /// and only one of them runs the handler.
+    static ARMED: Arc<Armed>;
+}
 
-impl Faults {
-    pub(crate) fn of(lab: Option<&Arc<Lab>>) -> Self {
-        Self(lab.cloned())
+/// To be called with the row written and the transaction open: everything may happen here, if it was prepared for this
+/// request. (A client that hangs up before the handler comes here takes its accident with it.)
+pub(crate) async fn after_write() -> Result<(), Failure> {
+    let Ok(armed) = ARMED.try_with(Arc::clone) else {
+        return Ok(());
+    };
+    for fault in &armed.faults {
+        fault.strike(&armed.lab).await?;
     }
-
-    /// To be called with the row written and the transaction open: everything may happen here.
-    pub(crate) async fn after_write(&self, key: Option<&Key>) -> Result<(), Failure> {
-        let Some((lab, key)) = self.0.as_ref().zip(key) else {
-            return Ok(());
-        };
-        let armed = lab.armed_for(key);
-        for fault in armed.iter().flat_map(|armed| &armed.faults) {
-            fault.strike(lab).await?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// `GET /lab` and `POST /lab/release`. Neither touches the database, so they answer while a held command has the writer.

@@ -12,7 +12,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use steadfast::{Builder, Code, Steadfast};
 
 use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
-use crate::lab::{self, Faults, Lab};
+use crate::lab::{self, Lab};
 use crate::orders::Orders;
 use crate::payments::Payments;
 use crate::problem::{no_such_method, no_such_path};
@@ -60,10 +60,8 @@ async fn connect(options: &ServeOptions, lab: Option<&Arc<Lab>>) -> steadfast::R
 
 fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) -> Result<Router, StartError> {
     let retention = |operation| Retention::of(&options.retention, operation);
-    let faults = Faults::of(lab);
     let orders = Orders {
         retention: retention("orders.place"),
-        faults: faults.clone(),
         quotes: match &options.outside {
             Some(outside) => Some(Quotes::new(outside, sf.breaker(Quotes::breaker())?)?),
             None => None,
@@ -71,7 +69,6 @@ fn router(sf: &Steadfast<Db>, options: &ServeOptions, lab: Option<&Arc<Lab>>) ->
     };
     let payments = Payments {
         retention: retention("payments.make"),
-        faults,
     };
     let mut business = orders.on(sf).routes().merge(payments.on(sf).routes());
     let mut open = page::routes(lab.is_some()).merge(sf.routes());
