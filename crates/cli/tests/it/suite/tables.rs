@@ -10,7 +10,7 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
     let database = Database::fresh().await;
     let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
     let status = call("migrate status --json").run().await.ok();
-    let names = [(1, "keys"), (2, "audit"), (3, "claim"), (4, "purge")];
+    let names = [(1, "keys"), (2, "audit"), (3, "claim"), (4, "purge"), (5, "breakers")];
     let missing = names.map(|(version, name)| {
         format!("{{\"version\":{version},\"name\":\"{name}\",\"applied_at\":null,\"known\":true}}\n")
     });
