@@ -495,13 +495,15 @@ async fn an_open_breaker_makes_no_call_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn an_open_breaker_is_a_transient_failure_to_a_handler() {
+async fn an_open_breaker_is_a_snooze_to_a_handler_and_counts_for_nothing() {
     let (breaker, _) = fragile();
-    breaker.force_open();
-    let handler = async || -> Result<(), Failure> { Ok(breaker.call(async || Ok(())).await?) };
+    let handler = async || -> Result<(), Failure> { Ok(breaker.call(async || Err::<(), _>(lost())).await?) };
+    assert_eq!(handler().await.expect_err("the first").kind(), FailureKind::Transient);
     let failure = handler().await.expect_err("it is open");
-    assert_eq!((failure.is_transient(), failure.code()), (true, "breaker_open"));
-    assert!(failure.message().contains("payments"), "{failure}");
+    assert_eq!(failure.kind(), FailureKind::Snooze);
+    let open = failure.source().and_then(|source| source.downcast_ref::<Open>());
+    assert_eq!(failure.retry_after(), open.expect("its source").retry_in());
+    assert!(!counts(&failure), "a breaker around a breaker is not opened by it");
 }
 
 #[tokio::test]
