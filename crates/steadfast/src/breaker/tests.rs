@@ -495,13 +495,16 @@ async fn an_open_breaker_makes_no_call_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn an_open_breaker_is_a_transient_failure_to_a_handler() {
+async fn an_open_breaker_is_a_snooze_to_a_handler() {
     let (breaker, _) = fragile();
     breaker.force_open();
-    let handler = async || -> Result<(), Failure> { Ok(breaker.call(async || Ok(())).await?) };
-    let failure = handler().await.expect_err("it is open");
-    assert_eq!((failure.is_transient(), failure.code()), (true, "breaker_open"));
-    assert!(failure.message().contains("payments"), "{failure}");
+    let calling = async || -> Result<(), Failure> { Ok(breaker.call(async || Ok(())).await?) };
+    let asking = || -> Result<(), Failure> { Ok(breaker.permit()?.success()) };
+    for ended in [calling().await, asking()] {
+        let failure = ended.expect_err("it is open");
+        assert_eq!((failure.kind(), failure.code()), (FailureKind::Snooze, "breaker_open"));
+        assert!(failure.message().contains("payments"), "{failure}");
+    }
 }
 
 #[tokio::test]
@@ -520,6 +523,22 @@ async fn a_definitive_failure_is_an_answer() {
         BreakerState::Closed,
         "a probe that was answered closes it"
     );
+}
+
+#[test]
+fn a_failure_that_says_nothing_of_the_dependency_counts_as_nothing_and_frees_its_place() {
+    let (breaker, clock) = fragile();
+    breaker.permit().expect("closed").failure(&lost());
+    clock.set_offset(HOUR);
+    for silent in [Failure::snooze(HOUR), Failure::cancelled()] {
+        breaker.permit().expect("the place is free").failure(&silent);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen, "{silent}");
+    }
+    breaker
+        .permit()
+        .expect("the place is free")
+        .failure(&Failure::unknown("lost", "no reply"));
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[tokio::test]

@@ -91,9 +91,12 @@ rules! {
 /// The failure that an error is, which becomes its source.
 pub(super) fn classify(error: BoxError) -> Failure {
     let kind = chain(&*error).find_map(|error| kind_of(Cause::Error(error)));
-    let retry_after = chain(&*error).find_map(retry_after);
+    let open = chain(&*error).find_map(|error| Cause::Error(error).breaker());
     let mut failure = Failure::of(kind.unwrap_or(FailureKind::Transient));
-    failure.retry_after = retry_after;
+    if let (Some(FailureKind::Snooze), Some(open)) = (kind, open) {
+        failure = failure.saying("breaker_open", open.to_string());
+    }
+    failure.retry_after = chain(&*error).find_map(retry_after);
     failure.with_source(error)
 }
 
