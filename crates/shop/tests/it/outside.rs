@@ -212,6 +212,7 @@ async fn nonsense_is_refused_with_a_problem_and_the_ledger_can_be_read_in_parts(
                 .json(r#"{"service":"mail","do":"explode"}"#),
         ),
         (400, outside.process.request("GET", "/shipping/quote?sku=tea")),
+        (400, outside.process.request("GET", "/payments")),
         (400, outside.process.request("GET", "/ledger?limit=many")),
         (404, outside.process.request("POST", "/payments/none/capture")),
         (404, outside.process.request("GET", "/nowhere")),
@@ -231,8 +232,27 @@ async fn nonsense_is_refused_with_a_problem_and_the_ledger_can_be_read_in_parts(
     let ids = of(all["calls"].as_array().unwrap(), "id");
     let rest = format!("/ledger?after={}", ids[1]);
     let rest = outside.process.request("GET", &rest).send().await.json();
-    assert_eq!((ids.len(), rest["calls"].as_array().unwrap().len()), (2, 2));
+    let rest = rest["calls"].as_array().unwrap();
+    assert_eq!(ids.len(), 2);
+    assert_eq!(
+        of(rest, "status"),
+        [400, 400, 404, 200],
+        "what was refused was received, too"
+    );
+    assert_eq!(rest[0]["request"], "sku=tea");
     assert_eq!(all["effects"], json!([]));
+}
+
+#[tokio::test]
+async fn no_body_makes_the_ledger_unreadable() {
+    let outside = Outside::start().await;
+    for depth in [100, 127, 1_000] {
+        let deep = "[".repeat(depth) + &"]".repeat(depth);
+        let hook = outside.process.request("POST", "/webhooks/deep").json(deep.as_str());
+        assert_eq!(hook.send().await.status, 200);
+        let kept = outside.ledger("effects", "webhooks").await.pop().unwrap();
+        assert_eq!(kept["detail"]["body"].is_string(), depth > 100, "{depth}");
+    }
 }
 
 #[tokio::test]
