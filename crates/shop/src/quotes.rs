@@ -49,12 +49,15 @@ impl Quotes {
 
     /// A quote, if one can be had now. While the breaker is open nobody is asked.
     pub(crate) async fn quote(&self, order: &Order) -> Option<Quote> {
-        let asked = POLICY.operation("shipping.quote").run(async || {
-            self.breaker
-                .call(async || self.ask(order).await)
-                .await
-                .map_err(unless_open)
-        });
+        let asked = POLICY
+            .operation("shipping.quote")
+            .correlation_id(&order.id)
+            .run(async || {
+                self.breaker
+                    .call(async || self.ask(order).await)
+                    .await
+                    .map_err(unless_open)
+            });
         match asked.await {
             Ok(quote) => Some(quote),
             Err(failure) => {
