@@ -245,6 +245,32 @@ fn a_result_from_before_the_last_change_counts_for_nothing() {
 }
 
 #[test]
+fn what_others_are_told_and_tell_keeps_what_is_known_here() {
+    let mut machine = Machine::new(settings(Trip::Consecutive { failures: 2 }, 60, 1));
+    let fail = |machine: &mut Machine, at| {
+        let pass = machine.enter(Moment(at)).expect("let in");
+        machine.record(pass, Answer::Failure, || Moment(at));
+    };
+    let closed = machine.posture(Moment(0));
+    fail(&mut machine, 0);
+    machine.adopt(closed, Moment(0));
+    fail(&mut machine, 0);
+    assert_eq!(
+        machine.state(),
+        BreakerState::Open,
+        "the first failure is still counted"
+    );
+
+    let _probe = machine.enter(Moment(60 * SECOND)).expect("a probe");
+    let told = machine.posture(Moment(60 * SECOND));
+    assert_eq!(
+        (told.state, told.remaining),
+        (BreakerState::Open, Duration::ZERO),
+        "others may probe, too"
+    );
+}
+
+#[test]
 fn refusals_say_when_to_come_back() {
     let mut machine = Machine::new(settings(Trip::Consecutive { failures: 1 }, 60, 1));
     let pass = machine.enter(Moment(0)).expect("closed");
@@ -567,6 +593,27 @@ async fn a_call_that_is_cancelled_or_panics_counts_as_nothing_and_frees_its_plac
     assert!(panicked.await.expect_err("it panicked").is_panic());
     breaker.permit().expect("the place is free again").success();
     assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_success_counts_wherever_it_changes_something() {
+    let options = || Breaker::named("payments");
+    let in_a_row = options().consecutive_failures(2).build().expect("good settings");
+    for _ in 0..3 {
+        in_a_row.permit().expect("closed").failure(&lost());
+        in_a_row.permit().expect("closed").success();
+    }
+    assert_eq!(in_a_row.state(), BreakerState::Closed, "no two failures in a row");
+
+    let rate = options().failure_rate(0.5).window(4).minimum_calls(4);
+    let rate = rate.build().expect("good settings");
+    for _ in 0..2 {
+        rate.permit().expect("closed").success();
+    }
+    for _ in 0..2 {
+        rate.permit().expect("closed").failure(&lost());
+    }
+    assert_eq!(rate.state(), BreakerState::Open, "two of four");
 }
 
 #[tokio::test]

@@ -312,7 +312,6 @@ mod tests {
             (sqlx::Error::Protocol("?".into()).into(), Transient),
             (sqlx::Error::ColumnNotFound("?".into()).into(), Transient),
             (Error::new(Code::CommitUnknown, "?").into(), Unknown),
-            (Error::new(Code::Mismatch, "?").into(), Definitive(Validation)),
             (Error::new(Code::Conflict, "?").into(), Transient),
             (Error::new(Code::TablesMissing, "?").into(), Transient),
             (
@@ -337,11 +336,29 @@ mod tests {
             (elapsed().await.into(), Unknown),
             (io::Error::from(io::ErrorKind::ConnectionRefused).into(), Transient),
             (io::Error::from(io::ErrorKind::NotFound).into(), Transient),
-            (io::Error::from(io::ErrorKind::BrokenPipe).into(), Unknown),
-            (io::Error::from(io::ErrorKind::TimedOut).into(), Unknown),
             (open_breaker().into(), FailureKind::Snooze),
             (Theirs(None).into(), Transient),
         ];
+        for code in [
+            Code::KeyMissing,
+            Code::KeyInvalid,
+            Code::InputInvalid,
+            Code::Mismatch,
+            Code::BodyTooLarge,
+            Code::BodyRefused,
+            Code::MediaTypeRefused,
+        ] {
+            examples.push((Error::new(code, "?").into(), Definitive(Validation)));
+        }
+        for lost in [
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::TimedOut,
+        ] {
+            examples.push((io::Error::from(lost).into(), Unknown));
+        }
         for constraint in constraints().await {
             examples.push((constraint.into(), Definitive(BusinessRule)));
         }
