@@ -15,6 +15,7 @@ mod webhooks;
 
 use std::sync::Arc;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -122,10 +123,7 @@ async fn no_such_path() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
-async fn show_ledger(
-    State(outside): State<Outside>,
-    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
-) -> Response {
+async fn show_ledger(State(outside): State<Outside>, page: Result<Query<Page>, QueryRejection>) -> Response {
     let Query(page) = match page {
         Ok(page) => page,
         Err(rejection) => {
@@ -191,7 +189,29 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Answer> {
         .map_err(|error| Answer::refused(400, "invalid", &format!("the body is not usable: {error}")))
 }
 
-/// The body as it is kept in the ledger.
+/// The query of a call, or what is wrong with it.
+fn asked<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Answer> {
+    match query {
+        Ok(Query(asked)) => Ok(asked),
+        Err(rejection) => Err(Answer::refused(400, "invalid", &rejection.body_text())),
+    }
+}
+
+/// How deep the JSON of a body may be nested in the ledger. serde_json reads 128 levels, and a row has some of its own.
+const DEPTH_MAX: usize = 100;
+
+/// The body as it is kept in the ledger: as text if it is no JSON, or such that nobody could read the row around it.
 fn kept(body: &[u8]) -> Value {
-    serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into())
+    let read = serde_json::from_slice(body).ok();
+    let flat = read.filter(|value| depth(value) <= DEPTH_MAX);
+    flat.unwrap_or_else(|| String::from_utf8_lossy(body).into())
+}
+
+/// How deep it is nested, which is no deeper than serde_json has read it.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or_default(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
 }

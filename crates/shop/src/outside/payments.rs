@@ -3,9 +3,10 @@
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -13,8 +14,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::ledger::{Answer, Call};
-use super::{Outside, Service, kept, key, read};
-use crate::problem::Problem;
+use super::{Outside, Service, asked, kept, key, read};
 
 #[derive(Deserialize)]
 struct Amount {
@@ -155,11 +155,21 @@ struct ByKey {
 
 async fn look_up(
     State(outside): State<Outside>,
-    wanted: Result<Query<ByKey>, axum::extract::rejection::QueryRejection>,
+    query: RawQuery,
+    wanted: Result<Query<ByKey>, QueryRejection>,
 ) -> Response {
-    match wanted {
-        Ok(Query(ByKey { key })) => find_for(&outside, "payments.look_up", BY_KEY, &key).await,
-        Err(rejection) => Problem::new(StatusCode::BAD_REQUEST, "invalid", rejection.body_text()).into_response(),
+    match asked(wanted) {
+        Ok(ByKey { key }) => find_for(&outside, "payments.look_up", BY_KEY, &key).await,
+        Err(refused) => {
+            let call = Call {
+                service: Service::Payments,
+                operation: "payments.look_up",
+                key: None,
+                request: &json!(query.0),
+                is_remembered: false,
+            };
+            outside.receive(call, async |_: &mut _| Ok(refused)).await
+        }
     }
 }
 

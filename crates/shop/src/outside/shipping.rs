@@ -1,16 +1,15 @@
 //! A shipping service: `GET /shipping/quote?sku=tea&quantity=2` says what it would cost, and does nothing.
 
 use axum::Router;
-use axum::extract::{Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, RawQuery, State};
+use axum::response::Response;
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::ledger::{Answer, Call};
-use super::{Outside, Service};
-use crate::problem::Problem;
+use super::{Outside, Service, asked};
 
 /// In minor units, for one parcel and for each piece in it.
 const PARCEL: i64 = 490;
@@ -28,27 +27,22 @@ pub(super) fn routes() -> Router<Outside> {
 
 async fn quote(
     State(outside): State<Outside>,
-    parcel: Result<Query<Parcel>, axum::extract::rejection::QueryRejection>,
+    query: RawQuery,
+    parcel: Result<Query<Parcel>, QueryRejection>,
 ) -> Response {
-    let Query(parcel) = match parcel {
-        Ok(parcel) => parcel,
-        Err(rejection) => {
-            return Problem::new(StatusCode::BAD_REQUEST, "invalid", rejection.body_text()).into_response();
-        }
-    };
+    let parcel = asked(parcel);
     let call = Call {
         service: Service::Shipping,
         operation: "shipping.quote",
         key: None,
-        request: &json!(parcel),
+        request: &parcel.as_ref().map_or_else(|_| json!(query.0), |parcel| json!(parcel)),
         is_remembered: false,
     };
-    let price = PARCEL.saturating_add(PIECE.saturating_mul(parcel.quantity));
     let quoted = async |_: &mut _| {
-        Ok(Answer::found(
-            200,
-            json!({ "price": price, "currency": "EUR", "days": 2 }),
-        ))
+        Ok(parcel.as_ref().map_or_else(Answer::clone, |parcel| {
+            let price = PARCEL.saturating_add(PIECE.saturating_mul(parcel.quantity));
+            Answer::found(200, json!({ "price": price, "currency": "EUR", "days": 2 }))
+        }))
     };
     outside.receive(call, quoted).await
 }

@@ -1,5 +1,7 @@
 //! The outside world: it does as it is told, and its ledger says what it did.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -172,6 +174,20 @@ async fn the_ledger_and_the_keys_survive_a_kill() {
 }
 
 #[tokio::test]
+async fn the_ledger_can_be_asked_for_one_key_and_shows_a_row_at_least() {
+    let outside = Outside::start().await;
+    for key in ["p-1", "p-2", "p-2"] {
+        assert_eq!(outside.pay(key).send().await.status, 201);
+    }
+    for (query, calls, effects) in [("key=p-2", 2, 1), ("key=p-3", 0, 0), ("limit=0", 1, 1)] {
+        let path = format!("/ledger?{query}");
+        let shown = outside.process.request("GET", &path).send().await.json();
+        let count = |part: &str| shown[part].as_array().unwrap().len();
+        assert_eq!((count("calls"), count("effects")), (calls, effects), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn a_webhook_acts_once_for_its_id_and_is_kept_with_what_signs_it() {
     let outside = Outside::start().await;
     let hook = |id: &str| {
@@ -212,6 +228,7 @@ async fn nonsense_is_refused_with_a_problem_and_the_ledger_can_be_read_in_parts(
                 .json(r#"{"service":"mail","do":"explode"}"#),
         ),
         (400, outside.process.request("GET", "/shipping/quote?sku=tea")),
+        (400, outside.process.request("GET", "/payments")),
         (400, outside.process.request("GET", "/ledger?limit=many")),
         (404, outside.process.request("POST", "/payments/none/capture")),
         (404, outside.process.request("GET", "/nowhere")),
@@ -231,8 +248,27 @@ async fn nonsense_is_refused_with_a_problem_and_the_ledger_can_be_read_in_parts(
     let ids = of(all["calls"].as_array().unwrap(), "id");
     let rest = format!("/ledger?after={}", ids[1]);
     let rest = outside.process.request("GET", &rest).send().await.json();
-    assert_eq!((ids.len(), rest["calls"].as_array().unwrap().len()), (2, 2));
+    let rest = rest["calls"].as_array().unwrap();
+    assert_eq!(ids.len(), 2);
+    assert_eq!(
+        of(rest, "status"),
+        [400, 400, 404, 200],
+        "what was refused was received, too"
+    );
+    assert_eq!(rest[0]["request"], "sku=tea");
     assert_eq!(all["effects"], json!([]));
+}
+
+#[tokio::test]
+async fn no_body_makes_the_ledger_unreadable() {
+    let outside = Outside::start().await;
+    for depth in [100, 127, 1_000] {
+        let deep = "[".repeat(depth) + &"]".repeat(depth);
+        let hook = outside.process.request("POST", "/webhooks/deep").json(deep.as_str());
+        assert_eq!(hook.send().await.status, 200);
+        let kept = outside.ledger("effects", "webhooks").await.pop().unwrap();
+        assert_eq!(kept["detail"]["body"].is_string(), depth > 100, "{depth}");
+    }
 }
 
 #[tokio::test]
@@ -273,6 +309,24 @@ async fn an_order_is_shown_with_its_quote_and_without_it_while_the_breaker_is_op
 }
 
 #[tokio::test]
+async fn a_quote_whose_answer_is_lost_is_asked_for_again_and_one_that_is_refused_is_not() {
+    let outside = Outside::start().await;
+    let (_shop, order) = shop_with_an_order(&outside).await;
+    outside
+        .behave(json!({ "service": "shipping", "do": "fail", "status": 404, "next": 1 }))
+        .await;
+    assert_eq!(order.send().await.json()["shipping"], Value::Null);
+    outside
+        .behave(json!({ "service": "shipping", "do": "drop", "next": 1 }))
+        .await;
+    assert_eq!(order.send().await.json()["shipping"]["price"], 590);
+    assert_eq!(
+        of(&outside.ledger("calls", "shipping").await, "behaviour"),
+        ["fail 404", "drop", "succeed"]
+    );
+}
+
+#[tokio::test]
 async fn an_outside_world_that_is_slow_or_gone_keeps_nobody_waiting() {
     let mut outside = Outside::start().await;
     let (_shop, order) = shop_with_an_order(&outside).await;
@@ -280,7 +334,9 @@ async fn an_outside_world_that_is_slow_or_gone_keeps_nobody_waiting() {
     outside
         .behave(json!({ "service": "shipping", "do": "slow", "delay": "60s" }))
         .await;
+    let asked = Instant::now();
     assert_eq!(order.send().await.json()["shipping"], Value::Null);
+    assert!(asked.elapsed() < Duration::from_secs(5), "two attempts of 300 ms each");
     outside.process.kill().await;
     let shown = order.send().await;
     assert_eq!((shown.status, &shown.json()["shipping"]), (200, &Value::Null));

@@ -157,11 +157,12 @@ impl<E: fmt::Display> fmt::Display for LayerError<E> {
     }
 }
 
+/// Its source is what is in it, so that `?` finds an open breaker to be a snooze, and the service's own error to be what it is.
 impl<E: Error + 'static> Error for LayerError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Open(_) => None,
-            Self::Inner(error) => error.source(),
+            Self::Open(open) => Some(open),
+            Self::Inner(error) => Some(error),
         }
     }
 }
@@ -178,6 +179,7 @@ mod tests {
     use super::*;
     use crate::breaker::BreakerState;
     use crate::clock::Clock;
+    use crate::failure::{Failure, FailureKind};
 
     fn breaker(clock: &Clock) -> Breaker {
         let options = Breaker::named("quotes").consecutive_failures(1).open_for("1h");
@@ -214,6 +216,26 @@ mod tests {
             assert_eq!(asked.load(Ordering::Relaxed), before);
             breaker.reset();
         }
+    }
+
+    #[test]
+    fn what_a_layer_returns_is_classified_by_what_is_in_it() {
+        let breaker = breaker(&Clock::default());
+        breaker
+            .permit()
+            .expect("closed")
+            .failure(&Failure::transient("lost", "no reply"));
+        let open = breaker.permit().map(|_| ()).expect_err("it is open");
+        let postponed = Failure::from(LayerError::<std::io::Error>::Open(open));
+        assert_eq!(postponed.kind(), FailureKind::Snooze, "no attempt is spent");
+        assert!(
+            postponed
+                .retry_after()
+                .is_some_and(|after| after > Duration::from_secs(60))
+        );
+
+        let lost = LayerError::Inner(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!(Failure::from(lost).kind(), FailureKind::Unknown);
     }
 
     #[tokio::test]

@@ -63,11 +63,13 @@ use shared::Share;
 /// How many events a slow subscriber may lag behind before it misses some. Breakers change state seldom.
 const EVENTS_KEPT: usize = 64;
 
-/// Whether a failure says that the dependency is in trouble. A definitive one does not: it has answered.
-fn counts(failure: &Failure) -> bool {
+/// What a failure says about the dependency. A definitive one is an answer. One that was put off or cancelled says nothing: it may
+/// never have come to a call, as behind another breaker that is open.
+fn answer(failure: &Failure) -> Option<Answer> {
     match failure.kind() {
-        FailureKind::Transient | FailureKind::Unknown => true,
-        FailureKind::Definitive(_) | FailureKind::Snooze | FailureKind::Cancelled => false,
+        FailureKind::Transient | FailureKind::Unknown => Some(Answer::Failure),
+        FailureKind::Definitive(_) => Some(Answer::Success),
+        FailureKind::Snooze | FailureKind::Cancelled => None,
     }
 }
 
@@ -150,8 +152,8 @@ impl Breaker {
         self.0.gate.look(Machine::state)
     }
 
-    /// Makes a call if the breaker lets it, and counts what comes back: a transient failure against the dependency, a
-    /// definitive one for it, since it has answered. A call that is dropped or panics counts as nothing.
+    /// Makes a call if the breaker lets it, and counts what comes back: a transient or unknown failure against the dependency,
+    /// a definitive one for it, since it has answered. A call that is put off, cancelled, dropped or panics counts as nothing.
     ///
     /// ```
     /// # use steadfast::breaker::{Breaker, CallError};
@@ -346,14 +348,12 @@ impl Permit<'_> {
         }
     }
 
-    /// The call failed. A definitive failure counts as an answer: the dependency is there.
+    /// The call failed. A definitive failure counts as an answer: the dependency is there. A snooze or a cancellation counts as
+    /// nothing.
     pub fn failure(self, failure: &Failure) {
-        let answer = if counts(failure) {
-            Answer::Failure
-        } else {
-            Answer::Success
-        };
-        self.0.end(answer);
+        if let Some(answer) = answer(failure) {
+            self.0.end(answer);
+        }
     }
 }
 
@@ -436,7 +436,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// An open breaker is a transient failure with the code `breaker_open`; what the call returned stays what it is.
+/// An open breaker is a snooze with the code `breaker_open`; what the call returned stays what it is.
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         match error {

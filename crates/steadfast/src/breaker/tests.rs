@@ -245,6 +245,32 @@ fn a_result_from_before_the_last_change_counts_for_nothing() {
 }
 
 #[test]
+fn what_others_are_told_and_tell_keeps_what_is_known_here() {
+    let mut machine = Machine::new(settings(Trip::Consecutive { failures: 2 }, 60, 1));
+    let fail = |machine: &mut Machine, at| {
+        let pass = machine.enter(Moment(at)).expect("let in");
+        machine.record(pass, Answer::Failure, || Moment(at));
+    };
+    let closed = machine.posture(Moment(0));
+    fail(&mut machine, 0);
+    machine.adopt(closed, Moment(0));
+    fail(&mut machine, 0);
+    assert_eq!(
+        machine.state(),
+        BreakerState::Open,
+        "the first failure is still counted"
+    );
+
+    let _probe = machine.enter(Moment(60 * SECOND)).expect("a probe");
+    let told = machine.posture(Moment(60 * SECOND));
+    assert_eq!(
+        (told.state, told.remaining),
+        (BreakerState::Open, Duration::ZERO),
+        "others may probe, too"
+    );
+}
+
+#[test]
 fn refusals_say_when_to_come_back() {
     let mut machine = Machine::new(settings(Trip::Consecutive { failures: 1 }, 60, 1));
     let pass = machine.enter(Moment(0)).expect("closed");
@@ -495,15 +521,16 @@ async fn an_open_breaker_makes_no_call_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn an_open_breaker_is_a_snooze_to_a_handler_and_counts_for_nothing() {
+async fn an_open_breaker_is_a_snooze_to_a_handler() {
     let (breaker, _) = fragile();
-    let handler = async || -> Result<(), Failure> { Ok(breaker.call(async || Err::<(), _>(lost())).await?) };
-    assert_eq!(handler().await.expect_err("the first").kind(), FailureKind::Transient);
-    let failure = handler().await.expect_err("it is open");
-    assert_eq!(failure.kind(), FailureKind::Snooze);
-    let open = failure.source().and_then(|source| source.downcast_ref::<Open>());
-    assert_eq!(failure.retry_after(), open.expect("its source").retry_in());
-    assert!(!counts(&failure), "a breaker around a breaker is not opened by it");
+    breaker.force_open();
+    let calling = async || -> Result<(), Failure> { Ok(breaker.call(async || Ok(())).await?) };
+    let asking = || -> Result<(), Failure> { Ok(breaker.permit()?.success()) };
+    for ended in [calling().await, asking()] {
+        let failure = ended.expect_err("it is open");
+        assert_eq!((failure.kind(), failure.code()), (FailureKind::Snooze, "breaker_open"));
+        assert!(failure.message().contains("payments"), "{failure}");
+    }
 }
 
 #[tokio::test]
@@ -522,6 +549,22 @@ async fn a_definitive_failure_is_an_answer() {
         BreakerState::Closed,
         "a probe that was answered closes it"
     );
+}
+
+#[test]
+fn a_failure_that_says_nothing_of_the_dependency_counts_as_nothing_and_frees_its_place() {
+    let (breaker, clock) = fragile();
+    breaker.permit().expect("closed").failure(&lost());
+    clock.set_offset(HOUR);
+    for silent in [Failure::snooze(HOUR), Failure::cancelled()] {
+        breaker.permit().expect("the place is free").failure(&silent);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen, "{silent}");
+    }
+    breaker
+        .permit()
+        .expect("the place is free")
+        .failure(&Failure::unknown("lost", "no reply"));
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[tokio::test]
@@ -550,6 +593,27 @@ async fn a_call_that_is_cancelled_or_panics_counts_as_nothing_and_frees_its_plac
     assert!(panicked.await.expect_err("it panicked").is_panic());
     breaker.permit().expect("the place is free again").success();
     assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_success_counts_wherever_it_changes_something() {
+    let options = || Breaker::named("payments");
+    let in_a_row = options().consecutive_failures(2).build().expect("good settings");
+    for _ in 0..3 {
+        in_a_row.permit().expect("closed").failure(&lost());
+        in_a_row.permit().expect("closed").success();
+    }
+    assert_eq!(in_a_row.state(), BreakerState::Closed, "no two failures in a row");
+
+    let rate = options().failure_rate(0.5).window(4).minimum_calls(4);
+    let rate = rate.build().expect("good settings");
+    for _ in 0..2 {
+        rate.permit().expect("closed").success();
+    }
+    for _ in 0..2 {
+        rate.permit().expect("closed").failure(&lost());
+    }
+    assert_eq!(rate.state(), BreakerState::Open, "two of four");
 }
 
 #[tokio::test]

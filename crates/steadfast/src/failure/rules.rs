@@ -91,9 +91,12 @@ rules! {
 /// The failure that an error is, which becomes its source.
 pub(super) fn classify(error: BoxError) -> Failure {
     let kind = chain(&*error).find_map(|error| kind_of(Cause::Error(error)));
-    let retry_after = chain(&*error).find_map(retry_after);
+    let open = chain(&*error).find_map(|error| Cause::Error(error).breaker());
     let mut failure = Failure::of(kind.unwrap_or(FailureKind::Transient));
-    failure.retry_after = retry_after;
+    if let (Some(FailureKind::Snooze), Some(open)) = (kind, open) {
+        failure = failure.saying("breaker_open", open.to_string());
+    }
+    failure.retry_after = chain(&*error).find_map(retry_after);
     failure.with_source(error)
 }
 
@@ -309,7 +312,6 @@ mod tests {
             (sqlx::Error::Protocol("?".into()).into(), Transient),
             (sqlx::Error::ColumnNotFound("?".into()).into(), Transient),
             (Error::new(Code::CommitUnknown, "?").into(), Unknown),
-            (Error::new(Code::Mismatch, "?").into(), Definitive(Validation)),
             (Error::new(Code::Conflict, "?").into(), Transient),
             (Error::new(Code::TablesMissing, "?").into(), Transient),
             (
@@ -334,11 +336,29 @@ mod tests {
             (elapsed().await.into(), Unknown),
             (io::Error::from(io::ErrorKind::ConnectionRefused).into(), Transient),
             (io::Error::from(io::ErrorKind::NotFound).into(), Transient),
-            (io::Error::from(io::ErrorKind::BrokenPipe).into(), Unknown),
-            (io::Error::from(io::ErrorKind::TimedOut).into(), Unknown),
             (open_breaker().into(), FailureKind::Snooze),
             (Theirs(None).into(), Transient),
         ];
+        for code in [
+            Code::KeyMissing,
+            Code::KeyInvalid,
+            Code::InputInvalid,
+            Code::Mismatch,
+            Code::BodyTooLarge,
+            Code::BodyRefused,
+            Code::MediaTypeRefused,
+        ] {
+            examples.push((Error::new(code, "?").into(), Definitive(Validation)));
+        }
+        for lost in [
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::TimedOut,
+        ] {
+            examples.push((io::Error::from(lost).into(), Unknown));
+        }
         for constraint in constraints().await {
             examples.push((constraint.into(), Definitive(BusinessRule)));
         }

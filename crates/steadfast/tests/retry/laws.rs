@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use steadfast::breaker::Breaker;
 use steadfast::{Backoff, Code, Decision, Failure, FailureClass, GiveUp, Jitter, RetryPolicy};
 
 use super::{Random, days};
@@ -140,6 +141,16 @@ fn a_snooze_is_waited_for_as_it_asks_and_spends_no_attempt() {
     let snooze = Failure::snooze(Duration::from_secs(90));
     let decided = policy.decide(u32::MAX, &snooze, Duration::ZERO, || 0);
     assert_eq!(decided, Decision::Retry(Duration::from_secs(90)));
+}
+
+#[test]
+fn a_snooze_without_a_time_is_waited_for_as_the_first_retry() {
+    let policy: RetryPolicy = r#"backoff = exponential("10s"), jitter = none"#.parse().unwrap();
+    let breaker = Breaker::named("payments").build().unwrap();
+    breaker.force_open();
+    let forced = Failure::from(breaker.permit().unwrap_err());
+    let decided = policy.decide(4, &forced, Duration::ZERO, || 0);
+    assert_eq!(decided, Decision::Retry(Duration::from_secs(10)));
 }
 
 #[test]

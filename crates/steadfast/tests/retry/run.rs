@@ -119,6 +119,8 @@ async fn what_was_unknown_once_stays_so_until_it_is_settled() {
     };
     let busy = run(PLAIN.with_key(), first_lost(|| Failure::transient("busy", "not now"))).await;
     assert_eq!((busy.0, busy.2.kind()), (6, FailureKind::Unknown));
+    let put_off = run(PLAIN.with_key(), first_lost(|| Failure::snooze(Duration::from_secs(1)))).await;
+    assert_eq!((put_off.0, put_off.2.kind()), (102, FailureKind::Unknown));
     let gone = || Failure::definitive(FailureClass::NotFound, "gone", "gone");
     let denied = run(PLAIN.with_key(), first_lost(gone)).await;
     assert_eq!((denied.0, denied.2.kind()), (2, gone().kind()));

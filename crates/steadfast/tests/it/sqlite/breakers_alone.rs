@@ -1,4 +1,4 @@
-//! A shared breaker while another process keeps the file locked.
+//! A shared breaker while another process keeps the file locked, or cannot write to it.
 
 use std::time::{Duration, Instant};
 
@@ -38,4 +38,35 @@ async fn a_shared_breaker_works_while_the_file_is_locked_and_shares_again_when_i
 
     sqlx::raw_sql("COMMIT").execute(&mut *lock).await.unwrap();
     eventually("it is shared", async || there.state() == BreakerState::Open).await;
+}
+
+#[tokio::test]
+async fn a_persons_word_that_cannot_be_written_holds_against_newer_rows_until_it_can() {
+    let harness = fresh::<Db>().await;
+    let another = harness.another().await;
+    let (here, there) = (
+        harness.sf.breaker(payments()).unwrap(),
+        another.breaker(payments()).unwrap(),
+    );
+    for event in ["INSERT", "UPDATE"] {
+        let refuse = format!(
+            "CREATE TRIGGER refuse_{event} BEFORE {event} ON steadfast_breakers WHEN NEW.state = 'forced_closed'
+             BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        );
+        let refuse = sqlx::AssertSqlSafe(refuse);
+        sqlx::raw_sql(refuse).execute(&harness.admin).await.unwrap();
+    }
+    here.force_closed();
+    let permit = there.permit().expect("closed");
+    permit.failure(&Failure::transient("lost", "no reply"));
+    let third = harness.another().await;
+    let elsewhere = third.breaker(payments()).unwrap();
+    eventually("the row is there", async || elsewhere.state() == BreakerState::Open).await;
+    // Several looks at the row, of which one would do.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(here.state(), BreakerState::ForcedClosed);
+
+    let allow = "DROP TRIGGER refuse_INSERT; DROP TRIGGER refuse_UPDATE";
+    sqlx::raw_sql(allow).execute(&harness.admin).await.unwrap();
+    eventually("it holds in all", async || there.state() == BreakerState::ForcedClosed).await;
 }
