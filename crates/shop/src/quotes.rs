@@ -130,7 +130,7 @@ mod tests {
 
     fn quotes(outside: &str, breaker: BreakerOptions) -> Quotes {
         let breaker = breaker.build().expect("good settings");
-        Quotes::new(outside, breaker).ok().expect("a good address")
+        Quotes::new(outside, breaker).expect("a good address")
     }
 
     #[test]

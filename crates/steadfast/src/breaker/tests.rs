@@ -525,7 +525,10 @@ async fn an_open_breaker_is_a_snooze_to_a_handler() {
     let (breaker, _) = fragile();
     breaker.force_open();
     let calling = async || -> Result<(), Failure> { Ok(breaker.call(async || Ok(())).await?) };
-    let asking = || -> Result<(), Failure> { Ok(breaker.permit()?.success()) };
+    let asking = || -> Result<(), Failure> {
+        breaker.permit()?.success();
+        Ok(())
+    };
     for ended in [calling().await, asking()] {
         let failure = ended.expect_err("it is open");
         assert_eq!((failure.kind(), failure.code()), (FailureKind::Snooze, "breaker_open"));
