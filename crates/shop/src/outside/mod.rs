@@ -75,6 +75,9 @@ struct Outside {
 }
 
 pub(crate) async fn serve(options: &OutsideOptions) -> Result<(), StartError> {
+    if !options.ledger.starts_with("sqlite:") {
+        return Err(format!("the ledger is {:?}; write sqlite://FILE", options.ledger).into());
+    }
     sqlite::make_directory(&options.ledger)?;
     let outside = Outside {
         ledger: Ledger::open(&options.ledger).await?,
@@ -213,5 +216,20 @@ fn depth(value: &Value) -> usize {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
         Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or_default(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_ledger_is_a_file_of_sqlite() {
+        let options = OutsideOptions {
+            listen: "127.0.0.1:0".into(),
+            ledger: "postgres://127.0.0.1/ledger".into(),
+        };
+        let refused = serve(&options).await.expect_err("no file").to_string();
+        assert!(refused.contains("write sqlite://FILE"), "{refused}");
     }
 }
