@@ -155,7 +155,7 @@ fn see_wires(seen: &mut Seen, scene: &Scene, log: &Log) {
             log.lines_with("resolved=\"committed\""),
         ),
         ("commits resolved as aborted", log.lines_with("resolved=\"aborted\"")),
-        ("handlers run again", log.lines_with("command runs again")),
+        ("handlers run again", log.lines_with("failed, is tried again")),
     ] {
         seen.see(name, count, cuts.min(1));
     }

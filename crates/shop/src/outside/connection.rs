@@ -44,6 +44,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) -> ! {
 async fn converse(stream: TcpStream, router: Router) {
     let service = service_fn(move |request| answer(router.clone(), request));
     if let Err(error) = http1::Builder::new()
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .await
     {
@@ -52,10 +53,9 @@ async fn converse(stream: TcpStream, router: Router) {
 }
 
 async fn answer(router: Router, request: hyper::Request<Incoming>) -> Result<Response, Dropped> {
-    let response = router
-        .oneshot(request.map(Body::new))
-        .await
-        .unwrap_or_else(|never| match never {});
+    // In a task of its own: what was begun is written down, whether or not its client still listens.
+    let answered = tokio::spawn(router.oneshot(request.map(Body::new))).await;
+    let response = answered.map_err(|_| Dropped)?.unwrap_or_else(|never| match never {});
     match response.extensions().get::<Dropped>() {
         Some(dropped) => Err(*dropped),
         None => Ok(response),

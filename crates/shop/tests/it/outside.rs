@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::eventually;
 use crate::http::Request;
 use crate::process::Shop;
 
@@ -153,7 +154,7 @@ async fn a_slow_answer_comes_after_its_effect() {
         .behave(json!({ "service": "mail", "do": "slow", "delay": "60s" }))
         .await;
     let waiting = outside.mail().dispatch().await.unwrap();
-    crate::eventually("the mail is sent", async || {
+    eventually("the mail is sent", async || {
         outside.ledger("effects", "mail").await.len() == 1
     })
     .await;
@@ -340,4 +341,16 @@ async fn an_outside_world_that_is_slow_or_gone_keeps_nobody_waiting() {
     outside.process.kill().await;
     let shown = order.send().await;
     assert_eq!((shown.status, &shown.json()["shipping"]), (200, &Value::Null));
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_is_in_the_ledger_all_the_same() {
+    let outside = Outside::start().await;
+    for _ in 0..20 {
+        drop(outside.mail().dispatch().await.unwrap());
+    }
+    eventually("all calls are there", async || {
+        outside.ledger("calls", "mail").await.len() == 20 && outside.ledger("effects", "mail").await.len() == 20
+    })
+    .await;
 }
