@@ -6,3 +6,6 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.keys, steadfast.leases, steadf
 GRANT SELECT, INSERT, UPDATE ON steadfast.breakers TO my_service;
 GRANT EXECUTE ON FUNCTION steadfast.refuse(text, text) TO my_service;
 GRANT INSERT ON steadfast.audit TO my_service;
+GRANT USAGE ON SEQUENCE steadfast.numbers TO my_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.messages, steadfast.queue, steadfast.history, steadfast.failures,
+    steadfast.kinds, steadfast.targets TO my_service;

@@ -11,6 +11,7 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::outbox::{Event, NewMessage, Origin, Published};
 use crate::steadfast::Steadfast;
 use crate::store::{self, Begun, Database, Settlement, Store};
 
@@ -93,6 +94,39 @@ impl<'c, Db: Database> Caller<'c, Db> {
             .await
     }
 
+    /// Writes an event that commits with your transaction. It is delivered soon after, and at once if you call
+    /// [`Published::wake`] then.
+    ///
+    /// An event that [lives in this process](Event::IN_PROCESS) only cannot be published here: nobody tells us of your
+    /// commit.
+    ///
+    /// # Errors
+    /// SF024 if the connection is in no transaction, SF032 if the event cannot be published.
+    pub async fn publish<E: Event>(self, event: &E) -> Result<Published<Db>> {
+        self.check()?;
+        if E::IN_PROCESS {
+            return Err(Error::new(
+                Code::EventInvalid,
+                format!(
+                    "the event {} lives in this process only, and nobody would tell of your commit; publish it by tx.publish, or                      remove `in_process`",
+                    E::TYPE
+                ),
+            ));
+        }
+        let message = NewMessage::of(event, &Origin::default())?;
+        let id = message.id;
+        self.steadfast
+            .ask("is there a transaction")
+            .check_guest(self.conn)
+            .await?;
+        let offset = self.steadfast.clock().ahead();
+        self.steadfast
+            .ask("publish")
+            .publish_as_guest(self.conn, &[message], offset)
+            .await?;
+        Ok(Published::new(id, self.steadfast.clone()))
+    }
+
     fn check(&self) -> Result<()> {
         if self.is_assumed || store::transaction_depth::<Db>(self.conn) > 0 {
             return Ok(());
@@ -166,6 +200,7 @@ impl<'c, Db: Database> CallerCommand<'c, Db> {
                 stored: &outcome.store(&steadfast.place(key, input.fingerprint()))?,
                 offset,
                 retention: options.retention,
+                messages: &[],
             };
             if let Some(quota) = steadfast.quota() {
                 let store = steadfast.ask("charge the owner");

@@ -260,6 +260,10 @@ codes! {
         "A deferred constraint was violated at COMMIT. Everything was rolled back and the key is free.";
     NameInvalid "SF031" "a name is not usable",
         "Operations, tenants and users have 1 to 255 bytes and no control characters.";
+    EventInvalid "SF032" "the event cannot be published",
+        "An event has a type of lower-case words between dots, at most 256 KiB as JSON and an ordering key of at most 255 bytes. The message says which rule it breaks; nothing was committed.";
+    LeaseLost "SF033" "the lease was lost",
+        "The work took longer than its lease was renewed for, and another process has taken it over. What this one did in its transaction was rolled back.";
     HandlerFailed "SF040" "the handler refused the command",
         "The handler returned a failure; its code and message say why.";
     KeyMissing "SF100" "the idempotency key is missing",
@@ -318,6 +322,8 @@ codes! {
         "Keys belong to an operation by its name, so one name means one thing on one database. Rename one of the two; the message says which.";
     ConfigurationInvalid "SF303" "the configuration is not usable",
         "The message names the setting, the rule and what to write instead.";
+    TargetTaken "SF305" "two reactions have the same name",
+        "A reaction is a target of deliveries, and they are stored under its name, so one name means one reaction. Rename one of the two; the message says which.";
     RetryInvalid "SF304" "the retry policy is not usable",
         "A policy is written `retries = 5, backoff = exponential(\"200ms\"), cap = \"10s\", jitter = full, max_age = \"1h\"`; each part may be left out. At most 1000 retries; delays are more than nothing and at most 365 days, and the cap is not below the first of them. The message says what to write instead.";
 }

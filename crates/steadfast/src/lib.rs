@@ -42,6 +42,9 @@
 
 mod command;
 mod tx;
+mod lease;
+mod queue;
+mod outbox;
 mod to_the_end;
 mod caller;
 mod page;
@@ -77,9 +80,9 @@ pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
 pub use command::Encryption;
 pub use command::{
-    ANSWER_LENGTH_MAX, AsyncOnce, AsyncRerun, Command, Conflict, FingerprintPolicy, KEY_LENGTH_MAX, Key, KeyAnswer,
-    KeyId, KeyList, KeyLookUp, KeyPage, KeyState, ListedKey, Meaning, Owner, Quota, Reply, Scope, Secret,
-    StoreFailures,
+    ANSWER_LENGTH_MAX, AsyncOnce, AsyncReact, AsyncRerun, AsyncSave, Command, Conflict, FingerprintPolicy,
+    KEY_LENGTH_MAX, Key, KeyAnswer, KeyId, KeyList, KeyLookUp, KeyPage, KeyState, ListedKey, Meaning, Owner, Quota,
+    Reply, Scope, Secret, StoreFailures,
 };
 pub use diagnostic::Diagnostic;
 pub use doctor::{Check, Verdict};
@@ -87,6 +90,10 @@ pub use error::{Code, Error, Result};
 pub use failure::rules::{CLASSIFICATION, Rule};
 pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
+pub use outbox::{
+    Aggregate, Dispatcher, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead, Published,
+    Raised, Reaction,
+};
 pub use purge::{Purged, Walked};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};

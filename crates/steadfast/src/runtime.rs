@@ -34,8 +34,13 @@ impl<Db: Database> Steadfast<Db> {
         });
         let house = self.clone();
         tokio::spawn(async move { house.keep_house().await });
+        self.declare().await?;
+        let dispatcher = self.clone();
+        let dispatching = tokio::spawn(async move { dispatcher.dispatch_declared().await });
         let served = async {
             let ended = server.await;
+            // It waits for what it works on, and gives the rest back.
+            let _ = dispatching.await;
             // A command may outlive the connection of the client that asked for it.
             self.drained().await;
             ended.map_err(|error| Error::new(Code::ShuttingDown, "the listener failed").with_source(error))

@@ -21,6 +21,9 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::outbox::{Dispatcher, Reactions};
+use crate::queue::wake::Wake;
+use crate::queue::{Health, WorkId, WorkPoint};
 use crate::store::{self, Begin, Begun, CommitError, Database, Guard, MigrationStatus, Names, Store};
 use crate::to_the_end::ToTheEnd;
 use crate::tx::Tx;
@@ -73,6 +76,10 @@ struct Inner<Db: Database> {
     clock: Clock,
     in_flight: InFlight,
     breakers: Breakers,
+    reactions: Reactions<Db>,
+    dispatcher: Dispatcher,
+    dispatching: Health,
+    wake: Wake,
     tasks: TaskTracker,
     stopping: CancellationToken,
     id: String,
@@ -118,6 +125,7 @@ impl<Db: Database> Steadfast<Db> {
             quota: None,
             encryption: None,
             purge_every: PURGE_EVERY,
+            dispatcher: Dispatcher::default(),
             #[cfg(feature = "axum")]
             problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
             #[cfg(feature = "testing")]
@@ -272,7 +280,7 @@ impl<Db: Database> Steadfast<Db> {
             + Send,
     {
         async move {
-            let ended = execute::transact(self, &CommandOptions::default(), Unkeyed(Some(handler))).await?;
+            let ended = execute::transact(self, &CommandOptions::default(), None, Unkeyed(Some(handler))).await?;
             ended.map_err(|failure| Error::failed(failure, false))
         }
     }
@@ -302,6 +310,23 @@ impl<Db: Database> Steadfast<Db> {
 
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.0.in_flight
+    }
+
+    pub(crate) fn reactions(&self) -> &Reactions<Db> {
+        &self.0.reactions
+    }
+
+    pub(crate) fn dispatcher(&self) -> &Dispatcher {
+        &self.0.dispatcher
+    }
+
+    /// How the engine of this process is doing.
+    pub(crate) fn dispatching(&self) -> &Health {
+        &self.0.dispatching
+    }
+
+    pub(crate) fn wake(&self) -> &Wake {
+        &self.0.wake
     }
 
     pub(crate) fn registry(&self) -> &Breakers {
@@ -418,6 +443,17 @@ impl<Db: Database> Steadfast<Db> {
     }
 }
 
+impl<Db: Database> Steadfast<Db> {
+    /// A row of the queue is at this point.
+    #[cfg_attr(not(feature = "testing"), allow(unused_variables, clippy::unused_self))]
+    pub(crate) fn passes(&self, point: WorkPoint, id: &WorkId<'_>) {
+        #[cfg(feature = "testing")]
+        if let Some(observer) = &self.0.observer {
+            observer.worked(point, id);
+        }
+    }
+}
+
 /// A handle that keeps nothing alive.
 pub(crate) struct WeakSteadfast<Db: Database>(Weak<Inner<Db>>);
 
@@ -445,6 +481,7 @@ pub struct Builder<Db: Database> {
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    dispatcher: Dispatcher,
     #[cfg(feature = "axum")]
     problem_base: String,
     #[cfg(feature = "testing")]
@@ -484,6 +521,12 @@ impl<Db: Database> Builder<Db> {
     /// How often [`Steadfast::keep_house`] purges, roughly; every hour by default.
     pub fn purge_every(mut self, period: Duration) -> Self {
         self.purge_every = period;
+        self
+    }
+
+    /// How this process carries messages to their targets.
+    pub fn dispatcher(mut self, dispatcher: Dispatcher) -> Self {
+        self.dispatcher = dispatcher;
         self
     }
 
@@ -552,6 +595,10 @@ impl<Db: Database> Builder<Db> {
             clock: self.clock.clone(),
             in_flight: InFlight::new(),
             breakers: Breakers::default(),
+            reactions: Reactions::default(),
+            dispatcher: self.dispatcher,
+            dispatching: Health::default(),
+            wake: Wake::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             id: random_id(),

@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime};
 
 use metrics::{Counter, counter, gauge, histogram};
 use tracing::Span;
+use uuid::Uuid;
 
 use crate::breaker::BreakerState;
 use crate::clock::rfc3339;
 use crate::command::Key;
 use crate::command::execute::Executed;
 use crate::error::{Error, Result};
+use crate::queue::{Claimed, Done};
 
 /// Commands that ended, by `operation` and `outcome` (`committed`, `failed`, `replayed`, or an SF code).
 pub const COMMANDS_TOTAL: &str = "steadfast_commands_total";
@@ -28,6 +30,13 @@ pub const COMMITS_RESOLVED_TOTAL: &str = "steadfast_commits_resolved_total";
 pub const KEYS_PURGED_TOTAL: &str = "steadfast_keys_purged_total";
 /// COMMITs on SQLite, by whether the group of commands `ended` as `committed` or `failed`.
 pub const GROUPS_TOTAL: &str = "steadfast_groups_total";
+
+/// Rows that left the queue, by `kind` and `state` (`delivered`, `skipped`).
+pub const ROWS_FINISHED_TOTAL: &str = "steadfast_rows_finished_total";
+/// Rows that were given up, by `kind`.
+pub const ROWS_DEAD_TOTAL: &str = "steadfast_rows_dead_total";
+/// Leases that were lost while somebody worked, by `kind`.
+pub const LEASES_LOST_TOTAL: &str = "steadfast_leases_lost_total";
 
 /// What each breaker, by `name`, is doing: -1 forced closed, 0 closed, 1 half-open, 2 open, 3 forced open.
 pub const BREAKER_STATE: &str = "steadfast_breaker_state";
@@ -184,6 +193,63 @@ pub(crate) fn breakers_shared(shared: &Result<()>) {
             "breakers are not shared through the database for now; each process goes on by what it sees itself"
         ),
     }
+}
+
+pub(crate) fn work_span(claimed: &Claimed) -> Span {
+    let Claimed { lease, message, .. } = claimed;
+    tracing::info_span!(
+        "work",
+        kind = &*lease.kind,
+        item = %lease.item,
+        attempt = claimed.attempt,
+        event_type = &*message.event_type,
+        correlation_id = message.origin.correlation_id.as_deref(),
+        traceparent = message.origin.traceparent.as_deref(),
+    )
+}
+
+/// Rows were finished; `held` of them were still ours.
+pub(crate) fn rows_finished(done: &[Done<'_>], held: usize) {
+    for done in done {
+        counter!(ROWS_FINISHED_TOTAL, "kind" => done.lease.kind.to_string(), "state" => done.state).increment(1);
+    }
+    if held < done.len() {
+        let late = done.len() - held;
+        tracing::warn!(
+            late,
+            "rows were done, and by then others had taken them over; they are done again there"
+        );
+    }
+}
+
+pub(crate) fn row_died(kind: &str, item: &Uuid, code: &str) {
+    counter!(ROWS_DEAD_TOTAL, "kind" => kind.to_owned()).increment(1);
+    tracing::error!(kind, %item, code, "given up: it is dead until somebody requeues it");
+}
+
+pub(crate) fn lease_lost(kind: &str, item: &Uuid) {
+    counter!(LEASES_LOST_TOTAL, "kind" => kind.to_owned()).increment(1);
+    tracing::warn!(kind, %item, "the lease was lost: others will do it again");
+}
+
+pub(crate) fn message_missing(item: &str) {
+    tracing::error!(item, "a row of the queue has no message: somebody has deleted it");
+}
+
+pub(crate) fn not_announced(error: &Error) {
+    tracing::debug!(code = %error.code(), ?error, "a commit was not announced; it will be found by looking");
+}
+
+pub(crate) fn raised_in_vain(event_type: &str, id: &Uuid) {
+    tracing::error!(event_type, %id, "a reaction in this process was given up, and the event is lost to it");
+}
+
+pub(crate) fn engine_failed(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "messages cannot be delivered for now; it is tried again");
+}
+
+pub(crate) fn engine_recovered(after: Duration) {
+    tracing::info!(?after, "messages are delivered again");
 }
 
 #[cfg(feature = "sqlite")]

@@ -9,11 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
-use crate::command::{AsyncOnce, Key};
+use crate::command::{AsyncOnce, AsyncSave, Key};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::lease::Lease;
+use crate::outbox::{Aggregate, Event, EventCx, MessageId, NewMessage, Origin, Publications};
 use crate::steadfast::Steadfast;
-use crate::store::{self, Database, LookUp, Settlement, Store};
+use crate::store::{self, Database, LookUp, Seal, Settlement, Store};
 
 /// How long a ROLLBACK may take, and a look after it. They are quick, unless something else is running on the connection.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(1);
@@ -29,6 +31,11 @@ pub struct Tx<Db: Database> {
     held: Option<<Db::Store as Store<Db>>::Held>,
     /// When the transaction began, once somebody has asked.
     began: Option<Timestamp>,
+    /// What was published, and is written with the end.
+    published: Publications,
+    /// What the events that are published here belong to.
+    origin: Origin,
+    event: Option<EventCx>,
     /// Whether the transaction has ended, so that others may have the connection.
     is_ended: bool,
     /// Cancelled when what became of the transaction is no longer ours to decide.
@@ -44,6 +51,9 @@ impl<Db: Database> Tx<Db> {
             key,
             held: Some(held),
             began: None,
+            published: Publications::default(),
+            origin: Origin::default(),
+            event: None,
             is_ended: false,
             ended: CancellationToken::new(),
             runtime: Handle::try_current().ok(),
@@ -58,6 +68,68 @@ impl<Db: Database> Tx<Db> {
     /// The key of the command that runs in this transaction; `None` if there is none, as in [`Steadfast::transact`].
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref()
+    }
+
+    /// The delivery that runs in this transaction, if it is a reaction's.
+    pub fn event(&self) -> Option<&EventCx> {
+        self.event.as_ref()
+    }
+
+    /// What is published here was brought about by this delivery.
+    pub(crate) fn belongs_to(&mut self, cx: &EventCx) {
+        let message = cx.message();
+        self.origin = Origin {
+            correlation_id: message.origin.correlation_id.clone(),
+            causation_id: Some(message.id.to_string().into()),
+            traceparent: message.origin.traceparent.clone(),
+        };
+        self.event = Some(cx.clone());
+    }
+
+    /// Publishes an event: it is written with the end of this transaction, in the same statement, and delivered after it.
+    /// If nothing is committed, nobody ever hears of it.
+    ///
+    /// A [`savepoint`](Self::savepoint) that fails takes what was published in it along. One that you set yourself, by a
+    /// `begin` on [`db`](Self::db), does not.
+    ///
+    /// # Errors
+    /// SF032 if the event is too large, cannot be written as JSON, or is one too many.
+    pub fn publish<E: Event>(&mut self, event: &E) -> Result<MessageId> {
+        let message = NewMessage::of(event, &self.origin)?;
+        self.published.add(message, E::IN_PROCESS)
+    }
+
+    /// Saves an aggregate, and then publishes what it has raised. If saving fails, the aggregate keeps its events.
+    ///
+    /// # Errors
+    /// What saving failed with, or SF032 if an event cannot be published.
+    pub fn save<A, F>(&mut self, aggregate: &mut A, save: F) -> impl Future<Output = Result<(), Failure>> + Send
+    where
+        A: Aggregate + Send + Sync,
+        for<'a, 't> F: AsyncFnOnce(&'a A, &'t mut Db::Connection) -> Result<(), Failure>
+            + AsyncSave<&'a A, &'t mut Db::Connection, Result<(), Failure>, Fut: Send>
+            + Send,
+    {
+        async move {
+            save(aggregate, self.db()).await?;
+            let mark = self.published.mark();
+            for raised in aggregate.raised().iter() {
+                let added = raised
+                    .message(&self.origin)
+                    .and_then(|message| self.published.add(message, raised.is_in_process()));
+                if let Err(error) = added {
+                    self.published.go_back(mark);
+                    return Err(error.into());
+                }
+            }
+            aggregate.raised().clear();
+            Ok(())
+        }
+    }
+
+    /// Forgets what was published: what published it is undone.
+    pub(crate) fn unpublish(&mut self) {
+        self.published.clear();
     }
 
     /// The connection for a statement of this name: tests may crash before it.
@@ -102,10 +174,14 @@ impl<Db: Database> Tx<Db> {
     {
         async move {
             store::begin_savepoint::<Db>(self.ask("set a savepoint")).await?;
+            let mark = self.published.mark();
             let ended = part(self).await;
             match &ended {
                 Ok(_) => store::release_savepoint::<Db>(self.ask("release the savepoint")).await?,
-                Err(_) => store::rollback_savepoint::<Db>(self.ask("roll back to the savepoint")).await?,
+                Err(_) => {
+                    self.published.go_back(mark);
+                    store::rollback_savepoint::<Db>(self.ask("roll back to the savepoint")).await?;
+                }
             }
             ended
         }
@@ -124,9 +200,13 @@ impl<Db: Database> Tx<Db> {
 
     /// Stores the end of the command. False: a live record of the same key is there already.
     pub(crate) async fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool> {
+        let settlement = Settlement {
+            messages: &self.published.messages,
+            ..*settlement
+        };
         self.steadfast
             .ask("settle the key")
-            .settle(held(&mut self.held), settlement)
+            .settle(held(&mut self.held), &settlement)
             .await
     }
 
@@ -147,9 +227,24 @@ impl<Db: Database> Tx<Db> {
             .await
     }
 
-    /// Makes a transaction without a key ready to commit.
-    pub(crate) async fn seal(&mut self) -> Result<()> {
-        self.steadfast.ask("seal").seal(held(&mut self.held)).await
+    /// Makes a transaction without a key ready to commit. With a lease, its row leaves the queue; false: the lease is lost.
+    pub(crate) async fn seal(&mut self, lease: Option<&Lease>) -> Result<bool> {
+        let seal = Seal {
+            lease,
+            messages: &self.published.messages,
+            offset: self.steadfast.clock().ahead(),
+        };
+        self.steadfast.ask("seal").seal(held(&mut self.held), &seal).await
+    }
+
+    /// Whoever waits for what was published is told: it is durable.
+    fn announce(&mut self) {
+        if !self.published.messages.is_empty() {
+            self.steadfast.rows_were_committed();
+        }
+        for message in self.published.in_process.drain(..) {
+            self.steadfast.react_in_process(message);
+        }
     }
 
     /// Fails if the handler left a savepoint open: COMMIT would then only release that.
@@ -168,6 +263,7 @@ impl<Db: Database> Tx<Db> {
         self.steadfast.ask("commit").commit(held(&mut self.held)).await?;
         self.steadfast.commit_applied()?;
         self.is_ended = true;
+        self.announce();
         Ok(())
     }
 

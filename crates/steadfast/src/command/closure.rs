@@ -38,3 +38,36 @@ where
 {
     type Fut = Fut;
 }
+
+/// An async closure, or function, of two arguments that can be called again.
+#[diagnostic::on_unimplemented(
+    message = "this handler is not an `async fn` of the transaction, or the event's context, and the event",
+    note = "a handler that needs something of its own is a method of a `#[steadfast::service]`, under `#[on(..)]`"
+)]
+pub trait AsyncReact<A, B, T>: AsyncFn(A, B) -> T + Fn(A, B) -> <Self as AsyncReact<A, B, T>>::Fut {
+    /// The future of one call.
+    type Fut: Future<Output = T>;
+}
+
+impl<F, A, B, Fut, T> AsyncReact<A, B, T> for F
+where
+    F: AsyncFn(A, B) -> T + Fn(A, B) -> Fut,
+    Fut: Future<Output = T>,
+{
+    type Fut = Fut;
+}
+
+/// An async closure of two arguments that is called once.
+#[diagnostic::on_unimplemented(message = "this is not `async |aggregate, db| {{ .. }}`")]
+pub trait AsyncSave<A, B, T>: AsyncFnOnce(A, B) -> T + FnOnce(A, B) -> <Self as AsyncSave<A, B, T>>::Fut {
+    /// The future of the call.
+    type Fut: Future<Output = T>;
+}
+
+impl<F, A, B, Fut, T> AsyncSave<A, B, T> for F
+where
+    F: AsyncFnOnce(A, B) -> T + FnOnce(A, B) -> Fut,
+    Fut: Future<Output = T>,
+{
+    type Fut = Fut;
+}

@@ -23,6 +23,7 @@ use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
 use crate::clock::{jitter, random};
 use crate::error::{Code, Error, Result};
 use crate::failure::{Failure, FailureKind};
+use crate::lease::Lease;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::steadfast::Steadfast;
 use crate::store::{self, Begin, Begun, CommitError, Database, LookUp, Store};
@@ -246,7 +247,14 @@ where
 }
 
 /// The same corridor without a key: nothing to claim, nothing to store, and nothing to ask after a lost commit.
-pub(crate) async fn transact<Db, H>(sf: &Steadfast<Db>, options: &CommandOptions, mut handler: H) -> Result<H::Answer>
+///
+/// Whoever works on a leased row has claimed it already. It leaves the queue with the commit, if the lease is still held.
+pub(crate) async fn transact<Db, H>(
+    sf: &Steadfast<Db>,
+    options: &CommandOptions,
+    lease: Option<&Lease>,
+    mut handler: H,
+) -> Result<H::Answer>
 where
     Db: Database,
     H: Handler<Db> + Send,
@@ -262,12 +270,16 @@ where
         unreachable!("what claims nothing finds nothing")
     };
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
+    let lease = lease.cloned();
     sf.to_the_end(async move {
         if !matches!(verdict, Verdict::Commit(_)) {
             return tx.rollback().await;
         }
         tx.check_depth(1).await?;
-        tx.seal().await?;
+        if !tx.seal(lease.as_ref()).await? {
+            tx.rollback().await?;
+            return Err(lease_lost());
+        }
         match tx.commit().await {
             Ok(()) => Ok(()),
             Err(CommitError::Refused(error)) => Err(error),
@@ -391,6 +403,13 @@ pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
         }
         cause = cause.source()?;
     }
+}
+
+fn lease_lost() -> Error {
+    Error::new(
+        Code::LeaseLost,
+        "the lease was lost before the work was done, and somebody else has taken it over; everything was rolled back",
+    )
 }
 
 pub(crate) fn in_flight() -> Error {

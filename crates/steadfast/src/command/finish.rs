@@ -96,6 +96,7 @@ impl<Db: Database> Finish<Db> {
             Verdict::Keep(outcome) => {
                 tx.check_depth(2).await?;
                 savepoint::<Db>(store::rollback_savepoint::<Db>(tx.ask("roll back to the savepoint")).await)?;
+                tx.unpublish();
                 (outcome, Finished::Failed)
             }
             Verdict::Discard => unreachable!("a discarded transaction has nothing to settle"),
@@ -107,6 +108,7 @@ impl<Db: Database> Finish<Db> {
             stored: &outcome.store(&self.sf.place(key, input.fingerprint()))?,
             offset: self.sf.clock().ahead(),
             retention: options.retention,
+            messages: &[],
         };
         tx.charge(&settlement).await?;
         let is_settled = tx.settle(&settlement).await?;
@@ -118,6 +120,7 @@ impl<Db: Database> Finish<Db> {
         match tokio::time::timeout(RESOLVE_LIMIT, self.look_for()).await {
             Ok(Some(outcome)) => {
                 telemetry::resolved("committed");
+                self.sf.rows_were_committed();
                 Ok(Finished::Found(outcome))
             }
             Ok(None) => {

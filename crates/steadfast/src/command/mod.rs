@@ -25,7 +25,7 @@ mod call;
 use std::time::Duration;
 
 pub use call::{Command, Reply};
-pub use closure::{AsyncOnce, AsyncRerun};
+pub use closure::{AsyncOnce, AsyncReact, AsyncRerun, AsyncSave};
 pub use encryption::Encryption;
 pub use fingerprint::{FingerprintPolicy, Meaning, Secret};
 pub use key::{KEY_LENGTH_MAX, Key, Owner, Scope};

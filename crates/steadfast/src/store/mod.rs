@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, Pool};
 use sqlx_core::transaction::TransactionManager;
+use uuid::Uuid;
 
 pub use migrate::MigrationStatus;
 pub(crate) use migrate::{AppliedMigration, Migration, check_known, script, status};
@@ -29,6 +30,9 @@ use crate::clock::{Offset, Timestamp};
 use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, Owner, Quota, Record, Stored};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
+use crate::lease::Lease;
+use crate::outbox::{NewMessage, TargetRow};
+use crate::queue::{Back, Claim, Claims, Done};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
 ///
@@ -102,7 +106,8 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
     /// key is there already.
     fn settle(&self, held: &mut Self::Held, settlement: &Settlement<'_>) -> impl Future<Output = Result<bool>> + Send;
     /// Makes a transaction without a key ready to commit: fails if it no longer can, which COMMIT does not always say.
-    fn seal(&self, held: &mut Self::Held) -> impl Future<Output = Result<()>> + Send;
+    /// False: the lease of its row is lost.
+    fn seal(&self, held: &mut Self::Held, seal: &Seal<'_>) -> impl Future<Output = Result<bool>> + Send;
     /// Commits. The only place that does.
     fn commit(&self, held: &mut Self::Held) -> impl Future<Output = Result<(), CommitError>> + Send;
     /// Rolls back.
@@ -171,6 +176,71 @@ pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
         write: &BreakerWrite<'_>,
         offset: Offset,
     ) -> impl Future<Output = Result<Option<i64>>> + Send;
+
+    // The queue.
+
+    /// Whether other processes have to be told of a commit.
+    const NEEDS_ANNOUNCEMENTS: bool;
+    /// The engine's own way to the database, which handlers cannot block, and its ear for other processes.
+    type Link: Send;
+    /// Opens it.
+    fn open_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
+    /// Waits until another process announces something. It may be dropped at any time.
+    fn woken(&self, link: &mut Self::Link) -> impl Future<Output = Result<()>> + Send;
+    /// Tells other processes that there may be something to do.
+    fn announce(&self) -> impl Future<Output = Result<()>> + Send;
+    /// Claims rows that are due or whose lease has expired.
+    fn claim(
+        &self,
+        link: &mut Self::Link,
+        claim: &Claim<'_>,
+        offset: Offset,
+    ) -> impl Future<Output = Result<Claims>> + Send;
+    /// Renews leases, and says of which rows they are still held.
+    fn renew(
+        &self,
+        link: &mut Self::Link,
+        leases: &[(&Lease, Duration)],
+        offset: Offset,
+    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
+    /// Moves rows to the history, and says which of them were still held.
+    fn finish(
+        &self,
+        link: &mut Self::Link,
+        done: &[Done<'_>],
+        offset: Offset,
+    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
+    /// Puts rows back or buries them, and says which of them were still held.
+    fn put_back(
+        &self,
+        link: &mut Self::Link,
+        back: &[Back<'_>],
+        offset: Offset,
+    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
+    /// Says that a node knows these kinds, now.
+    fn see_kinds(
+        &self,
+        link: &mut Self::Link,
+        kinds: &[Arc<str>],
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    // The outbox.
+
+    /// Writes where messages go, and that these kinds are known.
+    fn declare(
+        &self,
+        targets: &[TargetRow],
+        kinds: &[Arc<str>],
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Writes messages in the caller's transaction.
+    fn publish_as_guest(
+        &self,
+        conn: &mut Db::Connection,
+        messages: &[NewMessage],
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     // The caller's own transaction.
 
@@ -297,6 +367,27 @@ pub(crate) struct Settlement<'a> {
     pub(crate) stored: &'a Stored,
     pub(crate) offset: Offset,
     pub(crate) retention: Duration,
+    /// What was published.
+    pub(crate) messages: &'a [NewMessage],
+}
+
+/// What is written when a transaction without a key ends.
+pub(crate) struct Seal<'a> {
+    /// The row that was worked on, which leaves the queue.
+    pub(crate) lease: Option<&'a Lease>,
+    /// What was published.
+    pub(crate) messages: &'a [NewMessage],
+    pub(crate) offset: Offset,
+}
+
+impl Seal<'_> {
+    /// Nothing is written.
+    #[cfg(feature = "sqlite")]
+    pub(crate) const NOTHING: Self = Seal {
+        lease: None,
+        messages: &[],
+        offset: Offset(0),
+    };
 }
 
 /// How a COMMIT can fail.

@@ -32,6 +32,7 @@ pub use wait::{Hold, eventually};
 pub use run::run_to_a_panic;
 
 pub use crate::command::Point;
+pub use crate::queue::{WorkId, WorkPoint};
 
 use crate::command::Key;
 
@@ -41,6 +42,9 @@ use crate::command::Key;
 pub trait Observer: Send + Sync + 'static {
     /// A command has reached a point of the corridor.
     fn reached(&self, _point: Point, _key: &Key) {}
+
+    /// A row of the queue has come to a point of its way.
+    fn worked(&self, _point: WorkPoint, _id: &WorkId<'_>) {}
 
     /// A statement is about to be sent: one of the toolkit's, by its name, or one of the handler's (`tx.db()`).
     fn asked(&self, _statement: &'static str) {}

@@ -317,7 +317,7 @@ impl<Db: Database> Idempotent<Db> {
         let executed = match claimant {
             Some(claimant) => execute(&self.steadfast, &claimant, handler).await,
             None => {
-                let answered = transact(&self.steadfast, &self.options, handler).await;
+                let answered = transact(&self.steadfast, &self.options, None, handler).await;
                 return answered.unwrap_or_else(|error| self.problem(&error));
             }
         };

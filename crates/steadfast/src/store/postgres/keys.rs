@@ -164,11 +164,20 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
         .bind(settlement.offset.0.saturating_add(micros(settlement.retention)))
         .execute(conn)
         .await;
+    judge(settled.map(|settled| settled.rows_affected() == 1))
+}
+
+/// What storing a key came to: whether its row was written, or what went wrong.
+pub(super) fn judge(settled: sqlx::Result<bool>) -> Result<bool> {
     match settled {
-        Ok(settled) if settled.rows_affected() == 1 => Ok(true),
-        Ok(_) => Err(ended_by_handler()),
+        Ok(true) => Ok(true),
+        Ok(false) => Err(ended_by_handler()),
         // The primary key has judged: a duplicate committed first. The transaction is aborted, as it should be.
-        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(sqlx::Error::Database(error))
+            if error.is_unique_violation() && error.constraint() == Some("keys_one_outcome") =>
+        {
+            Ok(false)
+        }
         Err(error) => Err(PostgresStore::error(error, "storing the outcome with its key")),
     }
 }
@@ -182,7 +191,7 @@ pub(super) async fn check_same(conn: &mut PgConnection) -> Result<()> {
     if is_open { Ok(()) } else { Err(ended_by_handler()) }
 }
 
-fn ended_by_handler() -> Error {
+pub(super) fn ended_by_handler() -> Error {
     Error::new(
         Code::TransactionBroken,
         "the handler ended the transaction itself, so what it wrote could not commit as one; leave COMMIT and ROLLBACK \

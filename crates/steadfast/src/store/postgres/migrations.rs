@@ -32,6 +32,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "breakers",
         sql: include_str!("migrations/0005_breakers.sql"),
     },
+    Migration {
+        version: 6,
+        name: "queue",
+        sql: include_str!("migrations/0006_queue.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

@@ -8,7 +8,9 @@ mod breakers;
 mod doctor;
 mod keys;
 mod migrations;
+mod outbox;
 mod purge;
+mod queue;
 
 use std::future::Future;
 use std::ops::Range;
@@ -19,9 +21,10 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 use super::{
-    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store,
+    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal, Settlement, Store,
     begin_transaction, classify_common, commit_transaction, rollback_transaction,
 };
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
@@ -30,6 +33,9 @@ use crate::clock::{Offset, Timestamp};
 use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
+use crate::lease::Lease;
+use crate::outbox::{NewMessage, TargetRow};
+use crate::queue::{Back, Claim, Claims, Done};
 
 use keys::PreparedClaim;
 
@@ -233,12 +239,22 @@ impl Store<Postgres> for PostgresStore {
     }
 
     async fn settle(&self, conn: &mut PoolConnection<Postgres>, settlement: &Settlement<'_>) -> Result<bool> {
-        keys::settle(conn, &self.names, settlement).await
+        match settlement.messages.is_empty() {
+            true => keys::settle(conn, &self.names, settlement).await,
+            false => outbox::settle(conn, &self.names, settlement).await,
+        }
     }
 
-    async fn seal(&self, conn: &mut PoolConnection<Postgres>) -> Result<()> {
+    async fn seal(&self, conn: &mut PoolConnection<Postgres>, seal: &Seal<'_>) -> Result<bool> {
         // COMMIT of an aborted transaction "succeeds" with the tag ROLLBACK; any statement before it fails.
-        keys::check_same(conn).await
+        match (seal.lease, seal.messages.is_empty()) {
+            (None, true) => keys::check_same(conn).await.map(|()| true),
+            (None, false) => outbox::publish(conn, &self.names, seal.messages, seal.offset)
+                .await
+                .map(|()| true),
+            (Some(lease), true) => queue::settle(conn, &self.names, lease, seal.offset).await,
+            (Some(lease), false) => outbox::settle_row(conn, &self.names, lease, seal.messages, seal.offset).await,
+        }
     }
 
     async fn commit(&self, conn: &mut PoolConnection<Postgres>) -> Result<(), CommitError> {
@@ -329,6 +345,55 @@ impl Store<Postgres> for PostgresStore {
 
     async fn write_breaker(&self, write: &BreakerWrite<'_>, offset: Offset) -> Result<Option<i64>> {
         breakers::write(self, write, offset).await
+    }
+
+    const NEEDS_ANNOUNCEMENTS: bool = true;
+    type Link = queue::Link;
+
+    async fn open_link(&self) -> Result<queue::Link> {
+        queue::open(self).await
+    }
+
+    async fn woken(&self, link: &mut queue::Link) -> Result<()> {
+        queue::woken(link).await
+    }
+
+    async fn announce(&self) -> Result<()> {
+        queue::announce(&self.pool, &self.names).await
+    }
+
+    async fn claim(&self, link: &mut queue::Link, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
+        queue::claim(link, &self.names, claim, offset).await
+    }
+
+    async fn renew(
+        &self,
+        link: &mut queue::Link,
+        leases: &[(&Lease, Duration)],
+        offset: Offset,
+    ) -> Result<Vec<(Uuid, String)>> {
+        queue::renew(link, &self.names, leases, offset).await
+    }
+
+    async fn finish(&self, link: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+        queue::finish(link, &self.names, done, offset).await
+    }
+
+    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+        queue::put_back(link, &self.names, back, offset).await
+    }
+
+    async fn see_kinds(&self, link: &mut queue::Link, kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+        queue::see_kinds(link, &self.names, kinds, offset).await
+    }
+
+    async fn declare(&self, targets: &[TargetRow], kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+        outbox::declare(self, targets, offset).await?;
+        queue::see(&self.pool, &self.names, kinds, offset).await
+    }
+
+    async fn publish_as_guest(&self, conn: &mut PgConnection, messages: &[NewMessage], offset: Offset) -> Result<()> {
+        outbox::publish_as_guest(conn, &self.names, messages, offset).await
     }
 
     async fn check_guest(&self, _: &mut PgConnection) -> Result<()> {

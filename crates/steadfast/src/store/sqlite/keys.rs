@@ -5,6 +5,7 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqlStr, SqliteConnection, SqlitePool};
 
+use super::outbox::{self, publish_statements};
 use super::writer::{Savepoint, Turn};
 use super::{Names, Settlement, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
@@ -18,7 +19,7 @@ macro_rules! settle {
         INSERT INTO steadfast_keys
                (hash, scope, tenant, owner, operation, value, fingerprint,
                 state, status, headers, body, format, created_at, expires_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+        VALUES ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $2, $15)"
     };
 }
 
@@ -67,9 +68,21 @@ pub(super) async fn remove(conn: &mut SqliteConnection, names: &Names, key: &Key
 
 /// Writes the key with its outcome, once, at the end, and seals the turn. False: the key is there already.
 pub(super) async fn settle(turn: &mut Turn, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
-    let statement = match turn.savepoint {
-        Savepoint::Even => concat!(settle!(), "; RELEASE sf_even; SAVEPOINT sf_odd"),
-        Savepoint::Odd => concat!(settle!(), "; RELEASE sf_odd; SAVEPOINT sf_even"),
+    let statement = match (turn.savepoint, settlement.messages.is_empty()) {
+        (Savepoint::Even, true) => concat!(settle!(), "; RELEASE sf_even; SAVEPOINT sf_odd"),
+        (Savepoint::Odd, true) => concat!(settle!(), "; RELEASE sf_odd; SAVEPOINT sf_even"),
+        (Savepoint::Even, false) => concat!(
+            publish_statements!(),
+            ";",
+            settle!(),
+            "; RELEASE sf_even; SAVEPOINT sf_odd"
+        ),
+        (Savepoint::Odd, false) => concat!(
+            publish_statements!(),
+            ";",
+            settle!(),
+            "; RELEASE sf_odd; SAVEPOINT sf_even"
+        ),
     };
     let is_settled = write(turn, names.sql(statement), settlement).await?;
     if is_settled {
@@ -90,7 +103,10 @@ pub(super) async fn settle_as_guest(
 async fn write(conn: &mut SqliteConnection, statement: SqlStr, settlement: &Settlement<'_>) -> Result<bool> {
     let Settlement { key, stored, .. } = settlement;
     let now = settlement.offset.now();
+    let messages = (!settlement.messages.is_empty()).then(|| outbox::encode(settlement.messages));
     let written = sqlx::query(statement)
+        .bind(messages)
+        .bind(now.0)
         .bind(&key.hash[..])
         .bind(key.scope.as_str())
         .bind(&*key.tenant)
@@ -103,16 +119,20 @@ async fn write(conn: &mut SqliteConnection, statement: SqlStr, settlement: &Sett
         .bind(&stored.headers)
         .bind(&stored.body)
         .bind(stored.format)
-        .bind(now.0)
         .bind(now.after(settlement.retention).0)
         .execute(conn)
         .await;
     match written {
         Ok(_) => Ok(true),
         // The primary key has judged: a duplicate committed first.
-        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() && is_of_keys(&*error) => Ok(false),
         Err(error) => Err(SqliteStore::error(error, "storing the outcome with its key")),
     }
+}
+
+/// Whether it is the table of keys that refuses a duplicate.
+fn is_of_keys(error: &dyn sqlx::error::DatabaseError) -> bool {
+    error.message().contains("_keys.hash")
 }
 
 /// Keys without their answers, in the order of their hashes.

@@ -2,7 +2,7 @@
 
 use sqlx::SqlitePool;
 
-use super::{AppliedMigration, CommitError, Migration, Names, SqliteStore, Store};
+use super::{AppliedMigration, CommitError, Migration, Names, Seal, SqliteStore, Store};
 use crate::clock::Timestamp;
 use crate::error::Result;
 
@@ -31,6 +31,11 @@ pub(super) const ALL: &[Migration] = &[
         version: 5,
         name: "breakers",
         sql: include_str!("migrations/0005_breakers.sql"),
+    },
+    Migration {
+        version: 6,
+        name: "queue",
+        sql: include_str!("migrations/0006_queue.sql"),
     },
 ];
 
@@ -111,7 +116,7 @@ pub(super) async fn run(store: &SqliteStore) -> Result<usize> {
             .map_err(fail)?;
         count += 1;
     }
-    store.seal(&mut turn).await?;
+    store.seal(&mut turn, &Seal::NOTHING).await?;
     match turn.commit().await {
         Ok(()) => Ok(count),
         Err(CommitError::Refused(error) | CommitError::Unknown(error)) => Err(error),

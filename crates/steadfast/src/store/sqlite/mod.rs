@@ -10,7 +10,9 @@ mod doctor;
 mod gate;
 mod keys;
 mod migrations;
+mod outbox;
 mod purge;
+mod queue;
 mod writer;
 
 use std::future::Future;
@@ -20,9 +22,10 @@ use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
+use uuid::Uuid;
 
 use super::{
-    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Settlement, Store,
+    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal, Settlement, Store,
     classify_common,
 };
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
@@ -31,6 +34,9 @@ use crate::clock::{self, Offset, Timestamp};
 use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
+use crate::lease::Lease;
+use crate::outbox::{NewMessage, TargetRow};
+use crate::queue::{Back, Claim, Claims, Done};
 
 use writer::{Turn, Writer};
 
@@ -51,7 +57,7 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Makes a statement of our own durable. All of them can be repeated, so what became of a COMMIT is not asked.
     async fn end_turn(&self, mut turn: Turn) -> Result<()> {
-        self.seal(&mut turn).await?;
+        self.seal(&mut turn, &Seal::NOTHING).await?;
         turn.commit().await.map_err(|error| match error {
             CommitError::Refused(error) | CommitError::Unknown(error) => error,
         })
@@ -165,8 +171,23 @@ impl Store<Sqlite> for SqliteStore {
         keys::settle(turn, &self.names, settlement).await
     }
 
-    async fn seal(&self, turn: &mut Turn) -> Result<()> {
-        turn.seal().await
+    async fn seal(&self, turn: &mut Turn, seal: &Seal<'_>) -> Result<bool> {
+        turn.check()?;
+        if let Some(lease) = seal.lease {
+            let done = Done {
+                lease,
+                state: "delivered",
+                detail: None,
+            };
+            if queue::finish(turn, &self.names, &[done], seal.offset).await?.is_empty() {
+                return Ok(false);
+            }
+        }
+        if !seal.messages.is_empty() {
+            outbox::publish(turn, &self.names, seal.messages, seal.offset).await?;
+        }
+        turn.seal().await?;
+        Ok(true)
     }
 
     async fn commit(&self, turn: &mut Turn) -> Result<(), CommitError> {
@@ -259,6 +280,91 @@ impl Store<Sqlite> for SqliteStore {
         let epoch = breakers::write(&mut turn, &self.names, write, offset).await?;
         self.end_turn(turn).await?;
         Ok(epoch)
+    }
+
+    // They see that the file has changed.
+    const NEEDS_ANNOUNCEMENTS: bool = false;
+    type Link = queue::Link;
+
+    async fn open_link(&self) -> Result<queue::Link> {
+        Ok(queue::Link::new(self.readers.connect_options().get_filename()))
+    }
+
+    async fn woken(&self, link: &mut queue::Link) -> Result<()> {
+        link.woken().await;
+        Ok(())
+    }
+
+    async fn announce(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn claim(&self, link: &mut queue::Link, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
+        link.has_seen();
+        let mut next_in = None;
+        if claim.freed.is_empty() {
+            let glance = queue::glance(&self.readers, &self.names, claim, offset).await?;
+            if !glance.is_due {
+                return Ok(Claims {
+                    next_in: glance.next_in,
+                    ..Claims::default()
+                });
+            }
+            next_in = glance.next_in;
+        }
+        let mut turn = self.writer.take_turn(false).await?;
+        let claims = queue::claim(&mut turn, &self.names, claim, offset).await?;
+        self.end_turn(turn).await?;
+        link.has_seen();
+        Ok(Claims { next_in, ..claims })
+    }
+
+    async fn renew(
+        &self,
+        _: &mut queue::Link,
+        leases: &[(&Lease, Duration)],
+        offset: Offset,
+    ) -> Result<Vec<(Uuid, String)>> {
+        let mut turn = self.writer.take_turn(false).await?;
+        let held = queue::renew(&mut turn, &self.names, leases, offset).await?;
+        self.end_turn(turn).await?;
+        Ok(held)
+    }
+
+    async fn finish(&self, _: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+        let mut turn = self.writer.take_turn(false).await?;
+        let held = queue::finish(&mut turn, &self.names, done, offset).await?;
+        self.end_turn(turn).await?;
+        Ok(held)
+    }
+
+    async fn put_back(&self, _: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+        let mut turn = self.writer.take_turn(false).await?;
+        let held = queue::put_back(&mut turn, &self.names, back, offset).await?;
+        self.end_turn(turn).await?;
+        Ok(held)
+    }
+
+    async fn see_kinds(&self, _: &mut queue::Link, kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+        let mut turn = self.writer.take_turn(false).await?;
+        queue::see_kinds(&mut turn, &self.names, kinds, offset).await?;
+        self.end_turn(turn).await
+    }
+
+    async fn declare(&self, targets: &[TargetRow], kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+        let mut turn = self.writer.take_turn(false).await?;
+        outbox::declare(&mut turn, &self.names, targets, offset).await?;
+        queue::see_kinds(&mut turn, &self.names, kinds, offset).await?;
+        self.end_turn(turn).await
+    }
+
+    async fn publish_as_guest(
+        &self,
+        conn: &mut SqliteConnection,
+        messages: &[NewMessage],
+        offset: Offset,
+    ) -> Result<()> {
+        outbox::publish(conn, &self.names, messages, offset).await
     }
 
     async fn check_guest(&self, conn: &mut SqliteConnection) -> Result<()> {

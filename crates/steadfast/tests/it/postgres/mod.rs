@@ -16,6 +16,8 @@ mod failures;
 mod http;
 #[path = "../conformance/in_flight.rs"]
 mod in_flight;
+#[path = "../conformance/outbox.rs"]
+mod outbox;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/look.rs"]

@@ -1,0 +1,105 @@
+//! What a reaction is told besides the event.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio_util::sync::CancellationToken;
+
+use super::message::{Message, MessageId};
+
+/// The delivery that a reaction works on: which event it is, and what it belongs to.
+#[derive(Clone)]
+pub struct EventCx(Arc<Inner>);
+
+struct Inner {
+    message: Message,
+    target: Arc<str>,
+    attempt: u32,
+    key: String,
+    lost: CancellationToken,
+}
+
+impl EventCx {
+    pub(crate) fn new(message: Message, target: Arc<str>, attempt: u32, lost: CancellationToken) -> Self {
+        let key = format!("{}:{target}", message.id);
+        Self(Arc::new(Inner {
+            message,
+            target,
+            attempt,
+            key,
+            lost,
+        }))
+    }
+
+    pub(crate) fn message(&self) -> &Message {
+        &self.0.message
+    }
+
+    /// Identifies the event, for ever.
+    pub fn id(&self) -> MessageId {
+        MessageId::of(self.0.message.id)
+    }
+
+    /// The key to hand to the outside: the same in every attempt of this reaction to this event, and in no other.
+    pub fn key(&self) -> &str {
+        &self.0.key
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// The type of the event.
+    pub fn event_type(&self) -> &str {
+        &self.0.message.event_type
+    }
+
+    /// The name of the reaction.
+    pub fn target(&self) -> &str {
+        &self.0.target
+    }
+
+    /// When the event was published, by the time of the database.
+    pub fn time(&self) -> SystemTime {
+        self.0.message.created_at.into()
+    }
+
+    /// What it is all about: the same for everything that an event leads to.
+    pub fn correlation_id(&self) -> Option<&str> {
+        self.0.message.origin.correlation_id.as_deref()
+    }
+
+    /// The event that brought this one about, if one did.
+    pub fn causation_id(&self) -> Option<&str> {
+        self.0.message.origin.causation_id.as_deref()
+    }
+
+    /// The trace it is part of, as W3C writes it.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.0.message.origin.traceparent.as_deref()
+    }
+
+    /// Events with the same one come one after another.
+    pub fn ordering_key(&self) -> Option<&str> {
+        self.0.message.ordering_key.as_deref()
+    }
+
+    /// Ends when the lease is lost or the process stops: whatever is done from then on is done again by somebody else.
+    pub async fn cancelled(&self) {
+        self.0.lost.cancelled().await;
+    }
+}
+
+impl fmt::Debug for EventCx {
+    /// Without the payload.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventCx")
+            .field("id", &self.0.message.id)
+            .field("event_type", &self.0.message.event_type)
+            .field("target", &self.0.target)
+            .field("attempt", &self.0.attempt)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! Carrying messages to their targets, in whichever process has the time.
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::event::Event;
+use super::reaction::Reaction;
+use crate::error::Result;
+use crate::queue::{Engine, Pace, Work};
+use crate::steadfast::Steadfast;
+use crate::store::{Database, Store};
+
+/// How a process carries messages to their targets: [`Builder::dispatcher`](crate::Builder::dispatcher).
+///
+/// By default it hears of every commit, looks every two seconds for what nobody announced, and takes as many messages as it
+/// can work on. Any number of processes may do so on one database.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dispatcher {
+    pace: Pace,
+    is_off: bool,
+}
+
+impl Dispatcher {
+    /// Looks every `poll` for at most `batch` messages for each target, and at nothing else: the outbox as it is often
+    /// built. Latency is the poll, and throughput is one batch in each.
+    pub fn fixed(poll: Duration, batch: u32) -> Self {
+        let pace = Pace {
+            poll,
+            batch: batch.max(1),
+            is_fixed: true,
+            ..Pace::default()
+        };
+        Self { pace, is_off: false }
+    }
+
+    /// Leaves the messages to other processes. What this one publishes and declares is theirs to deliver.
+    pub fn off() -> Self {
+        Self {
+            is_off: true,
+            ..Self::default()
+        }
+    }
+
+    /// How many messages for each target are taken at once at the most; 500 by default.
+    pub fn batch(mut self, batch: u32) -> Self {
+        self.pace.batch = batch.max(1);
+        self
+    }
+
+    /// How long a delivery belongs to a process that says nothing any more, unless its target says otherwise; 30 seconds
+    /// by default.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.pace.lease = lease;
+        self
+    }
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// A reaction to events of type `E`, by a stable name under which its deliveries are stored.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use steadfast::sqlx::{self, Sqlite};
+    /// # use steadfast::{Event, Failure, Steadfast, Tx};
+    /// # #[derive(Serialize, Deserialize)]
+    /// struct OrderPlaced { sku: String }
+    ///
+    /// impl Event for OrderPlaced { // or derive it
+    ///     const TYPE: &'static str = "order.placed";
+    /// }
+    ///
+    /// async fn reserve(tx: &mut Tx<Sqlite>, event: OrderPlaced) -> Result<(), Failure> {
+    ///     sqlx::query("UPDATE stock SET reserved = reserved + 1 WHERE sku = $1").bind(&event.sku).execute(tx.db()).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+    /// # sf.transact(async |tx| {
+    /// #     sqlx::query("CREATE TABLE stock (sku TEXT, reserved INTEGER)").execute(tx.db()).await?;
+    /// #     sqlx::query("INSERT INTO stock VALUES ('tea', 0)").execute(tx.db()).await?;
+    /// #     Ok(())
+    /// # }).await?;
+    /// sf.reaction::<OrderPlaced>("stock.reserve").run(reserve);
+    /// sf.declare().await?; // `serve` and `dispatch` do
+    ///
+    /// sf.transact(async |tx| {
+    ///     tx.publish(&OrderPlaced { sku: "tea".into() })?; // commits with whatever else is written here
+    ///     Ok(())
+    /// }).await?;
+    ///
+    /// sf.drain().await?; // `serve` and `dispatch` do it all the time
+    /// let reserved: i64 = sqlx::query_scalar("SELECT reserved FROM stock").fetch_one(sf.pool()).await?;
+    /// assert_eq!(reserved, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn reaction<E: Event>(&self, name: &str) -> Reaction<'_, Db, E> {
+        Reaction::new(self, name, Location::caller())
+    }
+
+    /// Writes into the database which reactions there are, so that whoever publishes knows. From then on, events are kept
+    /// for them, whether or not anybody works on them.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn declare(&self) -> Result<()> {
+        let targets = self.reactions().targets();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let durable = self.reactions().durable();
+        let kinds: Vec<Arc<str>> = durable.iter().flat_map(|reacting| reacting.kinds().to_vec()).collect();
+        self.ask("declare targets")
+            .declare(&targets, &kinds, self.clock().ahead())
+            .await
+    }
+
+    /// Carries messages to the reactions of this process until [`stop`](Self::stop), then lets what is under way end.
+    ///
+    /// [`serve`](Self::serve) runs it by itself. With a server of your own, or in a process that does nothing else, spawn it
+    /// once.
+    ///
+    /// # Errors
+    /// If the reactions could not be [declared](Self::declare). Later troubles of the database are waited out.
+    pub async fn dispatch(&self) -> Result<()> {
+        self.declare().await?;
+        self.dispatch_declared().await;
+        Ok(())
+    }
+
+    pub(crate) async fn dispatch_declared(&self) {
+        if self.dispatcher().is_off || self.reactions().is_empty() {
+            return;
+        }
+        self.engine().run().await;
+    }
+
+    /// Delivers what is due to the reactions of this process, one message after another, until nothing is, and says how
+    /// many attempts that took: for tests.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn drain(&self) -> Result<u64> {
+        self.declare().await?;
+        self.engine().drain().await
+    }
+
+    fn engine(&self) -> Engine<Db> {
+        let work = |reacting| reacting as Arc<dyn Work<Db>>;
+        let works = self.reactions().durable().into_iter().map(work).collect();
+        Engine::new(self.clone(), works, self.dispatcher().pace)
+    }
+}

@@ -1,0 +1,192 @@
+//! A message: an event in its envelope, on the way into the table and out of it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::event::Event;
+use crate::clock::Timestamp;
+use crate::error::{Code, Error, Result};
+
+/// How large an event may be as JSON. Brokers take a megabyte or less, and a row is read whole whenever it is delivered.
+pub const EVENT_LENGTH_MAX: usize = 256 * 1024;
+
+/// How long an ordering key may be.
+pub const ORDERING_KEY_LENGTH_MAX: usize = 255;
+
+/// How long an event type may be.
+const TYPE_LENGTH_MAX: usize = 100;
+
+/// How far away a delay or an expiry may be: beyond this it is a mistake, and databases have an end of time.
+const FUTURE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// Identifies a message for ever, and its event: a UUID of version 7, which sorts by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(Uuid);
+
+impl MessageId {
+    pub(crate) fn of(id: Uuid) -> Self {
+        Self(id)
+    }
+
+    /// The UUID.
+    pub fn as_uuid(&self) -> Uuid {
+        self.0
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for MessageId {
+    type Err = Error;
+
+    /// # Errors
+    /// SF102 if the text is no UUID.
+    fn from_str(text: &str) -> Result<Self> {
+        text.parse().map(Self).map_err(|_| {
+            Error::new(
+                Code::InputInvalid,
+                format!("{text:?} is not the id of a message; write a UUID, as `steadfast outbox list` shows them"),
+            )
+        })
+    }
+}
+
+/// What a message belongs to: who brought it about, and the trace it is part of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) correlation_id: Option<Arc<str>>,
+    pub(crate) causation_id: Option<Arc<str>>,
+    pub(crate) traceparent: Option<Arc<str>>,
+}
+
+/// A message that is to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct NewMessage {
+    pub(crate) id: Uuid,
+    pub(crate) event_type: &'static str,
+    pub(crate) version: u32,
+    pub(crate) delay: Duration,
+    pub(crate) expires_after: Option<Duration>,
+    pub(crate) ordering_key: Option<String>,
+    pub(crate) redacted: Option<String>,
+    pub(crate) origin: Origin,
+    /// JSON.
+    pub(crate) payload: String,
+}
+
+impl NewMessage {
+    /// Puts an event into its envelope.
+    pub(crate) fn of<E: Event>(event: &E, origin: &Origin) -> Result<Self> {
+        let refuse = |what: String| Err(Error::new(Code::EventInvalid, what));
+        check_type(E::TYPE)?;
+        let payload = serde_json::to_string(event).map_err(|error| {
+            let message = format!("the event {} cannot be written as JSON", E::TYPE);
+            Error::new(Code::EventInvalid, message).with_source(error)
+        })?;
+        if payload.len() > EVENT_LENGTH_MAX {
+            return refuse(format!(
+                "the event {} has {} bytes as JSON, and at most {EVENT_LENGTH_MAX} are published; put a reference to the \
+                 thing into it instead of the thing",
+                E::TYPE,
+                payload.len()
+            ));
+        }
+        let ordering_key = event.ordering_key();
+        if let Some(key) = &ordering_key
+            && (key.is_empty() || key.len() > ORDERING_KEY_LENGTH_MAX || key.contains('\0'))
+        {
+            return refuse(format!(
+                "the ordering key of the event {} has {} bytes; it has 1 to {ORDERING_KEY_LENGTH_MAX} and no NUL",
+                E::TYPE,
+                key.len()
+            ));
+        }
+        if E::DELAY > FUTURE_MAX || E::EXPIRES_AFTER.is_some_and(|after| after > FUTURE_MAX) {
+            return refuse(format!(
+                "the event {} is delayed or expires more than ten years ahead; choose less",
+                E::TYPE
+            ));
+        }
+        let id = Uuid::now_v7();
+        let mut origin = origin.clone();
+        origin.correlation_id.get_or_insert_with(|| id.to_string().into());
+        Ok(Self {
+            id,
+            event_type: E::TYPE,
+            version: E::VERSION,
+            delay: E::DELAY,
+            expires_after: E::EXPIRES_AFTER,
+            ordering_key,
+            redacted: (!E::REDACTED.is_empty()).then(|| serde_json::json!(E::REDACTED).to_string()),
+            origin,
+            payload,
+        })
+    }
+}
+
+/// Fails unless it is a name that patterns, brokers and people can work with.
+pub(crate) fn check_type(name: &str) -> Result<()> {
+    let is_segment = |segment: &str| {
+        let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-';
+        !segment.is_empty() && segment.chars().all(is_fine)
+    };
+    if name.len() <= TYPE_LENGTH_MAX && name.split('.').all(is_segment) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::EventInvalid,
+        format!(
+            "{name:?} cannot name an event; write up to {TYPE_LENGTH_MAX} lower-case letters, digits, _ and -, in parts that \
+             are separated by dots: order.placed"
+        ),
+    ))
+}
+
+/// A message as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) id: Uuid,
+    pub(crate) event_type: Arc<str>,
+    pub(crate) version: u32,
+    pub(crate) created_at: Timestamp,
+    /// Whether its time was over when it was read.
+    pub(crate) has_expired: bool,
+    pub(crate) ordering_key: Option<Arc<str>>,
+    pub(crate) origin: Origin,
+    pub(crate) payload: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_types_are_words_between_dots() {
+        for good in ["order.placed", "a", "payment.captured-v2", "x_1.y"] {
+            assert!(check_type(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a..b",
+            "Order.Placed",
+            "a b",
+            "a*",
+            "é",
+            &"a".repeat(101),
+        ] {
+            assert_eq!(check_type(bad).expect_err(bad).code(), Code::EventInvalid);
+        }
+    }
+}

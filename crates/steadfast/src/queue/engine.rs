@@ -1,0 +1,405 @@
+//! The loop: finish what has ended, renew what is held, claim what there is room for, and wait for something to happen.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::finish::Finished;
+use super::point::{WorkId, WorkPoint};
+use super::{Claimed, Ended, LEASE, Work, WorkOptions};
+use crate::clock::random;
+use crate::error::{Code, Error, Result};
+use crate::failure::Failure;
+use crate::lease::Lease;
+use crate::retry::{Backoff, Jitter, RetryPolicy};
+use crate::steadfast::Steadfast;
+use crate::store::{Database, Store};
+use crate::telemetry;
+
+/// How long a statement of the engine may take. They are quick; one that is not has lost its connection, or waits for a
+/// lock that nobody should hold.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long others are waited for when more could be claimed, so that rows are finished and claimed many at a time.
+const LINGER: Duration = Duration::from_millis(1);
+
+/// How often it is said which kinds this node knows.
+const SEEN_EVERY: Duration = Duration::from_secs(60);
+
+/// How long handlers may go on when the process is about to stop, before their rows are given back.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How the engine comes back after the database was out of reach.
+const TROUBLE: RetryPolicy = RetryPolicy::checked(
+    u32::MAX - 1,
+    Backoff::Exponential(Duration::from_millis(100)),
+    Duration::from_secs(5),
+    Jitter::Equal,
+    None,
+);
+
+/// How the engine goes about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// How often it looks by itself when nothing happens.
+    pub(crate) poll: Duration,
+    /// How many rows of a kind are claimed at once at the most.
+    pub(crate) batch: u32,
+    /// How long a lease lasts, unless the work says otherwise.
+    pub(crate) lease: Duration,
+    /// Whether it only looks when the time has come, whatever it hears.
+    pub(crate) is_fixed: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_secs(2),
+            batch: 500,
+            lease: LEASE,
+            is_fixed: false,
+        }
+    }
+}
+
+/// A row that is worked on.
+pub(super) struct Held {
+    pub(super) claimed: Arc<Claimed>,
+    pub(super) options: WorkOptions,
+    pub(super) lease: Duration,
+    pub(super) claimed_at: Instant,
+    pub(super) renew_at: Instant,
+    /// When it is no longer ours, as far as we know.
+    pub(super) lost_at: Instant,
+    pub(super) lost: CancellationToken,
+}
+
+impl Held {
+    fn new(claimed: Arc<Claimed>, options: WorkOptions, lease: Duration, asked_at: Instant) -> Self {
+        let mut held = Self {
+            claimed,
+            options,
+            lease,
+            claimed_at: Instant::now(),
+            renew_at: asked_at,
+            lost_at: asked_at,
+            lost: CancellationToken::new(),
+        };
+        held.renewed(asked_at, lease);
+        held
+    }
+
+    /// The lease counts from before the statement was sent: the database's begins later.
+    pub(super) fn renewed(&mut self, asked_at: Instant, lease: Duration) {
+        self.renew_at = asked_at + lease / 3;
+        self.lost_at = asked_at + lease;
+    }
+}
+
+/// Moves rows, for all the work that this process knows.
+pub(crate) struct Engine<Db: Database> {
+    pub(super) sf: Steadfast<Db>,
+    pub(super) works: HashMap<Arc<str>, Arc<dyn Work<Db>>>,
+    pub(super) pace: Pace,
+    pub(super) holder: String,
+    link: Option<<Db::Store as Store<Db>>::Link>,
+    pub(super) held: HashMap<Lease, Held>,
+    pub(super) in_flight: HashMap<Arc<str>, u32>,
+    /// Work that has ended, and is not said yet.
+    pub(super) finished: Vec<Finished>,
+    /// Chains whose next row may be claimed.
+    pub(super) freed: Vec<Arc<str>>,
+    /// How long after the last claim the next row is due.
+    pub(super) next_in: Option<Duration>,
+    ended: mpsc::UnboundedReceiver<(Lease, Ended)>,
+    ends: mpsc::UnboundedSender<(Lease, Ended)>,
+}
+
+impl<Db: Database> Engine<Db> {
+    pub(crate) fn new(sf: Steadfast<Db>, works: Vec<Arc<dyn Work<Db>>>, pace: Pace) -> Self {
+        let kinds = |work: &Arc<dyn Work<Db>>| {
+            let kinds = work.kinds().to_vec();
+            kinds.into_iter().zip(std::iter::repeat(work.clone()))
+        };
+        // Bounded by the rows that are held.
+        let (ends, ended) = mpsc::unbounded_channel();
+        Self {
+            works: works.iter().flat_map(kinds).collect(),
+            holder: holder(&sf),
+            sf,
+            pace,
+            link: None,
+            held: HashMap::new(),
+            in_flight: HashMap::new(),
+            finished: Vec::new(),
+            freed: Vec::new(),
+            next_in: None,
+            ended,
+            ends,
+        }
+    }
+
+    /// Works until the process is told to stop, then lets what is under way end, and gives the rest back.
+    pub(crate) async fn run(mut self) {
+        let stopping = self.sf.stopping();
+        let mut troubles = 0;
+        let (mut may_claim, mut is_full) = (true, false);
+        let mut look_at = Instant::now();
+        let mut seen_at: Option<Instant> = None;
+        while !stopping.is_cancelled() {
+            let step = async {
+                self.finish().await?;
+                self.renew().await?;
+                if seen_at.is_none_or(|seen_at| seen_at.elapsed() >= SEEN_EVERY) {
+                    self.see_kinds().await?;
+                    seen_at = Some(Instant::now());
+                }
+                if !may_claim {
+                    return Ok(false);
+                }
+                let asked_at = Instant::now();
+                let found = self.claim().await?;
+                is_full = found.is_full;
+                let wait = self.next_in.unwrap_or(self.pace.poll).min(self.pace.poll);
+                look_at = asked_at + if self.pace.is_fixed { self.pace.poll } else { wait };
+                for row in found.rows {
+                    self.start(row, asked_at);
+                }
+                Ok::<_, Error>(found.has_more && !self.pace.is_fixed)
+            };
+            may_claim = match step.await {
+                Ok(has_more) => {
+                    troubles = 0;
+                    self.sf.dispatching().works();
+                    has_more
+                }
+                Err(error) => {
+                    self.link = None;
+                    self.sf.dispatching().fails(&error);
+                    troubles += 1;
+                    let pause = TROUBLE.delay(troubles, random);
+                    tokio::select! {
+                        () = stopping.cancelled() => {}
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                    true
+                }
+            };
+            if !may_claim {
+                may_claim = self.wait(look_at, is_full, &stopping).await;
+            }
+        }
+        self.stop().await;
+    }
+
+    /// Waits for something to happen, and says whether to claim then.
+    async fn wait(&mut self, look_at: Instant, is_full: bool, stopping: &CancellationToken) -> bool {
+        let renewal = self.next_renewal();
+        let until = renewal.map_or(look_at, |renewal| renewal.min(look_at));
+        let sf = self.sf.clone();
+        let listen = async {
+            match &mut self.link {
+                Some(link) if !self.pace.is_fixed => sf.store().woken(link).await,
+                _ => std::future::pending().await,
+            }
+        };
+        let hears = !self.pace.is_fixed;
+        let may_claim = tokio::select! {
+            () = stopping.cancelled() => false,
+            () = tokio::time::sleep_until(until.into()) => Instant::now() >= look_at,
+            () = sf.wake().here.notified(), if hears => true,
+            heard = listen => {
+                if heard.is_err() {
+                    self.link = None;
+                }
+                true
+            }
+            Some(ended) = self.ended.recv() => {
+                if is_full {
+                    tokio::time::sleep(LINGER).await;
+                }
+                self.note(ended);
+                false
+            }
+        };
+        let mut has_ended = !self.finished.is_empty();
+        while let Ok(ended) = self.ended.try_recv() {
+            self.note(ended);
+            has_ended = true;
+        }
+        let frees_chain = self.finished.iter().any(Finished::frees_chain);
+        may_claim || (has_ended && (is_full || frees_chain) && hears)
+    }
+
+    /// Begins to work on a row.
+    fn start(&mut self, row: Claimed, asked_at: Instant) {
+        let Some(work) = self.works.get(&row.lease.kind).cloned() else {
+            unreachable!("only rows of known kinds are claimed");
+        };
+        let claimed = Arc::new(row);
+        let held = self.hold(&claimed, &*work, asked_at);
+        let (ends, lost) = (self.ends.clone(), held);
+        let sf = self.sf.clone();
+        self.sf.tasks().spawn(async move {
+            let lease = claimed.lease.clone();
+            let ended = run(work, sf, claimed, lost).await;
+            // Whoever claimed it has gone: so has the process, or nearly.
+            let _ = ends.send((lease, ended));
+        });
+    }
+
+    fn hold(&mut self, claimed: &Arc<Claimed>, work: &dyn Work<Db>, asked_at: Instant) -> CancellationToken {
+        let options = *work.options();
+        let held = Held::new(claimed.clone(), options, self.lease_of(&options), asked_at);
+        let lost = held.lost.clone();
+        *self.in_flight.entry(claimed.lease.kind.clone()).or_default() += 1;
+        self.held.insert(claimed.lease.clone(), held);
+        lost
+    }
+
+    /// Takes note of work that has ended.
+    fn note(&mut self, (lease, ended): (Lease, Ended)) {
+        let Some(held) = self.held.remove(&lease) else {
+            return;
+        };
+        if let Some(in_flight) = self.in_flight.get_mut(&lease.kind) {
+            *in_flight = in_flight.saturating_sub(1);
+        }
+        self.finished.push(Finished::new(held, ended));
+    }
+
+    /// Lets what is under way end, and gives the rest back.
+    async fn stop(&mut self) {
+        let until = Instant::now() + STOP_PATIENCE;
+        while !self.held.is_empty() {
+            if let Err(error) = self.renew().await {
+                self.link = None;
+                self.sf.dispatching().fails(&error);
+            }
+            let renewal = self.next_renewal().unwrap_or(until).max(Instant::now() + LINGER);
+            tokio::select! {
+                Some(ended) = self.ended.recv() => self.note(ended),
+                () = tokio::time::sleep_until(renewal.min(until).into()) => {}
+            }
+            if let Err(error) = self.finish().await {
+                self.link = None;
+                self.sf.dispatching().fails(&error);
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        let held: Vec<_> = self.held.drain().map(|(_, held)| held).collect();
+        held.iter().for_each(|held| held.lost.cancel());
+        if let Err(error) = self.release(&held).await {
+            self.sf.dispatching().fails(&error);
+        }
+    }
+
+    /// Works, one row after another, until nothing is due: for tests, which want the same order every time.
+    pub(crate) async fn drain(mut self) -> Result<u64> {
+        self.see_kinds().await?;
+        let mut count = 0;
+        loop {
+            let asked_at = Instant::now();
+            let found = self.claim().await?;
+            if found.rows.is_empty() && !found.has_more && self.freed.is_empty() {
+                return Ok(count);
+            }
+            for row in found.rows {
+                let Some(work) = self.works.get(&row.lease.kind).cloned() else {
+                    unreachable!("only rows of known kinds are claimed");
+                };
+                let claimed = Arc::new(row);
+                let lost = self.hold(&claimed, &*work, asked_at);
+                let lease = claimed.lease.clone();
+                let ended = run(work, self.sf.clone(), claimed, lost).await;
+                self.note((lease, ended));
+                count += 1;
+            }
+            self.finish().await?;
+        }
+    }
+
+    async fn see_kinds(&mut self) -> Result<()> {
+        let mut kinds: Vec<_> = self.works.keys().cloned().collect();
+        kinds.sort_unstable();
+        let sf = self.sf.clone();
+        self.ask("say which kinds are known", async |link| {
+            sf.store().see_kinds(link, &kinds, sf.clock().ahead()).await
+        })
+        .await
+    }
+
+    /// Asks the database, within a limit. What was asked in vain, or got no answer, is asked over a new connection.
+    pub(super) async fn ask<T>(
+        &mut self,
+        statement: &'static str,
+        ask: impl AsyncFnOnce(&mut <Db::Store as Store<Db>>::Link) -> Result<T>,
+    ) -> Result<T> {
+        self.sf.ask(statement);
+        let asked = tokio::time::timeout(STATEMENT_LIMIT, async {
+            let link = match &mut self.link {
+                Some(link) => link,
+                link => link.insert(self.sf.store().open_link().await?),
+            };
+            ask(link).await
+        });
+        let answer = asked.await.unwrap_or_else(|_| {
+            Err(Error::new(
+                Code::Unreachable,
+                format!("the database did not answer the engine within {STATEMENT_LIMIT:?}"),
+            ))
+        });
+        if answer.is_err() {
+            self.link = None;
+        }
+        answer
+    }
+}
+
+/// Runs work to its end, or until its lease is lost. A panic is a failure like any other.
+async fn run<Db: Database>(
+    work: Arc<dyn Work<Db>>,
+    sf: Steadfast<Db>,
+    claimed: Arc<Claimed>,
+    lost: CancellationToken,
+) -> Ended {
+    let id = WorkId {
+        item: claimed.lease.item,
+        kind: &claimed.lease.kind,
+        attempt: claimed.attempt,
+    };
+    sf.passes(WorkPoint::AfterClaim, &id);
+    let span = telemetry::work_span(&claimed);
+    let working = work.run(sf.clone(), claimed.clone(), lost.clone());
+    let working = AssertUnwindSafe(tracing::Instrument::instrument(working, span)).catch_unwind();
+    let ended = tokio::select! {
+        () = lost.cancelled() => Ended::Lost,
+        ended = working => ended.unwrap_or_else(|panic| {
+            #[cfg(feature = "testing")]
+            let panic = crate::testing::crash_on(panic);
+            telemetry::panicked(panic.as_ref());
+            Ended::Failed(Failure::transient("panicked", "the handler panicked"))
+        }),
+    };
+    sf.passes(WorkPoint::BeforeFinish, &id);
+    ended
+}
+
+/// Who holds the leases of this engine, for people.
+fn holder<Db: Database>(sf: &Steadfast<Db>) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let id = sf.id().get(..8).unwrap_or_default();
+    format!(
+        "{}/{}/{id}",
+        if host.is_empty() { "host" } else { host },
+        std::process::id()
+    )
+}

@@ -1,0 +1,238 @@
+//! Finishing: what ended is said to the database, all at once, and only to rows that are still ours.
+
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use super::engine::{Engine, Held};
+use super::{Back, Done, Ended, FailureRow};
+use crate::clock::random;
+use crate::error::Result;
+use crate::failure::{Failure, FailureKind};
+use crate::retry::Decision;
+use crate::store::{Database, Store};
+use crate::telemetry::{self, Retry};
+
+/// How much of an error is kept.
+const MESSAGE_LENGTH_MAX: usize = 8 * 1024;
+
+/// Work that has ended, and is not said yet.
+pub(super) struct Finished {
+    held: Held,
+    ended: Ended,
+    ended_at: Instant,
+}
+
+impl Finished {
+    pub(super) fn new(held: Held, ended: Ended) -> Self {
+        Self {
+            held,
+            ended,
+            ended_at: Instant::now(),
+        }
+    }
+
+    /// Whether another row waited for this one.
+    pub(super) fn frees_chain(&self) -> bool {
+        self.held.claimed.chain.is_some()
+    }
+}
+
+/// Rows as the database is told of them, sorted by what becomes of them.
+#[derive(Default)]
+struct Ends<'f> {
+    done: Vec<Done<'f>>,
+    back: Vec<Back<'f>>,
+}
+
+impl<Db: Database> Engine<Db> {
+    /// Says what has ended. What cannot be said now is said later; if it is too late then, the rows are done again.
+    pub(super) async fn finish(&mut self) -> Result<()> {
+        if self.finished.is_empty() {
+            return Ok(());
+        }
+        let finished = std::mem::take(&mut self.finished);
+        let said = self.say(&finished).await;
+        match &said {
+            Ok(()) => {
+                let chains = finished
+                    .iter()
+                    .filter_map(|finished| finished.held.claimed.chain.clone());
+                self.freed.extend(chains);
+            }
+            // Only what may still be ours is kept: the rest is somebody else's by now.
+            Err(_) => {
+                let now = Instant::now();
+                self.finished
+                    .extend(finished.into_iter().filter(|finished| finished.held.lost_at > now));
+            }
+        }
+        said
+    }
+
+    async fn say(&mut self, finished: &[Finished]) -> Result<()> {
+        let mut ends = Ends::default();
+        for finished in finished {
+            self.judge(finished, &mut ends);
+        }
+        let sf = self.sf.clone();
+        let offset = sf.clock().ahead();
+        if !ends.done.is_empty() {
+            let gone = self
+                .ask("finish rows", async |link| {
+                    sf.store().finish(link, &ends.done, offset).await
+                })
+                .await?;
+            telemetry::rows_finished(&ends.done, gone.len());
+        }
+        if !ends.back.is_empty() {
+            self.ask("put rows back", async |link| {
+                sf.store().put_back(link, &ends.back, offset).await
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// What becomes of a row whose work ended like this.
+    fn judge<'f>(&self, finished: &'f Finished, ends: &mut Ends<'f>) {
+        let lease = &finished.held.claimed.lease;
+        match &finished.ended {
+            Ended::Settled | Ended::Lost => {}
+            Ended::Done(detail) => ends.done.push(Done {
+                lease,
+                state: "delivered",
+                detail: detail.as_deref(),
+            }),
+            Ended::Skipped(why) => ends.done.push(Done {
+                lease,
+                state: "skipped",
+                detail: Some(why),
+            }),
+            Ended::Failed(failure) => ends.back.push(self.back(finished, failure)),
+        }
+    }
+
+    fn back<'f>(&self, finished: &'f Finished, failure: &Failure) -> Back<'f> {
+        let claimed = &finished.held.claimed;
+        let (lease, attempt) = (&claimed.lease, claimed.attempt);
+        let options = finished.held.options;
+        let elapsed = claimed.elapsed + finished.ended_at.duration_since(finished.held.claimed_at);
+        let decision = options.retry.decide(attempt, failure, elapsed, random);
+        let after = match decision {
+            // It was due while it was worked on; the delay counts from its end.
+            Decision::Retry(after) => Some(after.saturating_sub(finished.ended_at.elapsed())),
+            Decision::GiveUp(_) => None,
+        };
+        match after {
+            Some(after) => telemetry::retrying(&Retry {
+                operation: &lease.kind,
+                attempt,
+                after,
+                correlation_id: claimed.message.origin.correlation_id.as_deref(),
+                code: failure.code(),
+            }),
+            None => telemetry::row_died(&lease.kind, &lease.item, failure.code()),
+        }
+        let is_snooze = failure.kind() == FailureKind::Snooze && after.is_some();
+        Back {
+            lease,
+            after,
+            gives_attempt_back: is_snooze,
+            leaves_chain: after.is_none() && options.dead_make_room,
+            failure: (!is_snooze).then(|| failure_row(attempt, failure)),
+        }
+    }
+
+    /// Gives rows back as if they had not been claimed: the process is about to stop.
+    pub(super) async fn release(&mut self, held: &[Held]) -> Result<()> {
+        let back: Vec<_> = held
+            .iter()
+            .map(|held| Back {
+                lease: &held.claimed.lease,
+                after: Some(Duration::ZERO),
+                gives_attempt_back: true,
+                leaves_chain: false,
+                failure: None,
+            })
+            .collect();
+        if back.is_empty() {
+            return Ok(());
+        }
+        let sf = self.sf.clone();
+        let offset = sf.clock().ahead();
+        self.ask("release rows", async |link| {
+            sf.store().put_back(link, &back, offset).await
+        })
+        .await
+        .map(drop)
+    }
+}
+
+fn failure_row(attempt: u32, failure: &Failure) -> FailureRow {
+    let message = match failure.source() {
+        Some(source) => format!("{failure} ({source})"),
+        None => failure.to_string(),
+    };
+    FailureRow {
+        attempt: i32::try_from(attempt).unwrap_or(i32::MAX),
+        failure: failure.kind().to_string(),
+        code: failure.code().to_owned(),
+        fingerprint: fingerprint(failure.code(), &message),
+        message: shorten(message),
+    }
+}
+
+/// The same for failures that differ only in numbers and ids, so that a thousand of them are one thing to look at.
+pub(crate) fn fingerprint(code: &str, message: &str) -> String {
+    let mut shape = String::with_capacity(message.len());
+    for word in message.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let letters = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if letters.chars().any(|c| c.is_ascii_digit()) {
+            shape.push('#');
+        } else {
+            shape.push_str(letters);
+        }
+        shape.push_str(&word[letters.len()..]);
+    }
+    let hash = Sha256::new()
+        .chain_update(code)
+        .chain_update([0])
+        .chain_update(shape)
+        .finalize();
+    hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn shorten(mut message: String) -> String {
+    // PostgreSQL has no NUL in a text.
+    message.retain(|c| c != '\0');
+    if message.len() > MESSAGE_LENGTH_MAX {
+        let end = (0..=MESSAGE_LENGTH_MAX)
+            .rev()
+            .find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
+        message.push('…');
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_differ_in_numbers_are_one() {
+        let of = |message| fingerprint("timeout", message);
+        assert_eq!(of("order 17 took 3s"), of("order 4711 took 12s"));
+        assert_eq!(of("order 0192a-bc1 failed"), of("order 0193f-dd2 failed"));
+        assert_ne!(of("order 17 took 3s"), of("payment 17 took 3s"));
+        assert_ne!(of("x"), fingerprint("refused", "x"));
+    }
+
+    #[test]
+    fn a_long_error_is_cut_between_characters() {
+        let short = shorten("é".repeat(10_000));
+        assert!(short.len() <= MESSAGE_LENGTH_MAX + '…'.len_utf8() && short.ends_with("é…"));
+        assert_eq!(shorten("a\0b".to_owned()), "ab");
+    }
+}

@@ -1,0 +1,171 @@
+//! The engine of leased rows: whatever is to be done later, by whoever is there, at least once and never by two who both
+//! count.
+//!
+//! A row is claimed, worked on and finished. To claim it is to get a [`Lease`] on it for a while; a lease is renewed for as
+//! long as the work lasts, and found by everybody once it has expired. What is said about a row counts only while the lease
+//! is held, which every statement compares: who was paused, cut off or believed dead changes nothing.
+//!
+//! What a row means is somebody else's: [`Work`] runs it. Deliveries of messages are the first kind of work
+//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows, [`renew`]s what it holds, and [`finish`]es
+//! what has ended; [`wake`] tells it when there may be something to do.
+
+mod claim;
+mod engine;
+mod finish;
+mod health;
+mod point;
+mod renew;
+pub(crate) mod wake;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use engine::{Engine, Pace};
+pub(crate) use health::Health;
+pub use point::{WorkId, WorkPoint};
+
+use crate::failure::Failure;
+use crate::lease::Lease;
+use crate::outbox::Message;
+use crate::retry::RetryPolicy;
+use crate::steadfast::Steadfast;
+use crate::store::Database;
+
+/// How long a lease lasts without being renewed, unless the work says otherwise. It is renewed three times in this time, so
+/// that one renewal may fail.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+/// What is done with rows of some kinds.
+pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
+    /// The kinds of rows that this is for.
+    fn kinds(&self) -> &[Arc<str>];
+
+    /// How it is to be done.
+    fn options(&self) -> &WorkOptions;
+
+    /// Does it. If it is cancelled, the lease is lost: whatever it still does counts for nothing.
+    fn run(
+        self: Arc<Self>,
+        sf: Steadfast<Db>,
+        claimed: Arc<Claimed>,
+        lost: CancellationToken,
+    ) -> Pin<Box<dyn Future<Output = Ended> + Send>>;
+}
+
+/// How work is to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkOptions {
+    pub(crate) retry: RetryPolicy,
+    /// How long its lease lasts; `None`: as long as the engine's.
+    pub(crate) lease: Option<Duration>,
+    /// How many rows of a kind are worked on at once in this process.
+    pub(crate) concurrency: u32,
+    /// Whether a row that has died makes room for those behind it.
+    pub(crate) dead_make_room: bool,
+}
+
+/// Rows of one kind that the engine has room for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) kind: Arc<str>,
+    /// How many.
+    pub(crate) room: u32,
+    /// How often a row may be claimed at the most.
+    pub(crate) attempts_max: u32,
+    pub(crate) lease: Duration,
+}
+
+/// What a claim asks for.
+#[derive(Debug)]
+pub(crate) struct Claim<'c> {
+    pub(crate) wanted: &'c [Wanted],
+    /// Chains of which a row has ended: their next one may be worked on at once.
+    pub(crate) freed: &'c [Arc<str>],
+    /// Whether a row may be among them whose lease has expired more than once: it may be what kills processes, and is
+    /// worked on while no other such row is.
+    pub(crate) takes_suspect: bool,
+    /// The token of every lease that is given.
+    pub(crate) token: i64,
+    /// Who claims, for people.
+    pub(crate) holder: &'c str,
+}
+
+/// What a claim came to.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    pub(crate) rows: Vec<Claimed>,
+    /// Rows that were out of attempts when their lease expired, and are dead now.
+    pub(crate) buried: Vec<Lease>,
+    /// How many rows were looked at: as many as were asked for means that there may be more.
+    pub(crate) looked_at: usize,
+    /// How long until the next row is due, if any is known.
+    pub(crate) next_in: Option<Duration>,
+}
+
+/// How often a lease may expire before its row is worked on alone.
+pub(crate) const SUSPECT_ATTEMPTS: i32 = 2;
+
+/// A row that is ours for now.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) lease: Lease,
+    /// Which attempt this is, from 1.
+    pub(crate) attempt: u32,
+    /// How long ago the first one began.
+    pub(crate) elapsed: Duration,
+    pub(crate) chain: Option<Arc<str>>,
+    /// Whether its lease has expired so often that it is worked on alone.
+    pub(crate) is_suspect: bool,
+    pub(crate) message: Message,
+}
+
+/// How work ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It is done, and the row can go.
+    Done(Option<String>),
+    /// It is done, and the row went with the commit of what was done.
+    Settled,
+    /// Nobody wants it any more, for this reason.
+    Skipped(&'static str),
+    /// It is not done.
+    Failed(Failure),
+    /// Somebody else has the row.
+    Lost,
+}
+
+/// A row that has come to its end.
+#[derive(Debug)]
+pub(crate) struct Done<'d> {
+    pub(crate) lease: &'d Lease,
+    /// `delivered` or `skipped`.
+    pub(crate) state: &'static str,
+    pub(crate) detail: Option<&'d str>,
+}
+
+/// A row that goes back, to be claimed again or to be looked at by people.
+#[derive(Debug)]
+pub(crate) struct Back<'b> {
+    pub(crate) lease: &'b Lease,
+    /// When it is due again; `None`: it is dead.
+    pub(crate) after: Option<Duration>,
+    /// Whether the attempt counts as none.
+    pub(crate) gives_attempt_back: bool,
+    /// Whether those behind it wait for it no longer.
+    pub(crate) leaves_chain: bool,
+    /// What is written into its history of errors.
+    pub(crate) failure: Option<FailureRow>,
+}
+
+/// An attempt that failed, as it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct FailureRow {
+    pub(crate) attempt: i32,
+    pub(crate) failure: String,
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) fingerprint: String,
+}

@@ -1,0 +1,69 @@
+//! Renewing leases while the work lasts, and stopping work whose lease is lost.
+//!
+//! Whoever cannot renew stops before his lease ends, by his own monotonic clock: the database may be out of reach, and
+//! others will take the row over. The statements would refuse what he says anyway; this spares the outside world.
+
+use std::time::{Duration, Instant};
+
+use super::WorkOptions;
+use super::engine::Engine;
+use crate::error::Result;
+use crate::store::{Database, Store};
+use crate::telemetry;
+
+impl<Db: Database> Engine<Db> {
+    /// How long the leases of some work are.
+    pub(super) fn lease_of(&self, options: &WorkOptions) -> Duration {
+        options.lease.unwrap_or(self.pace.lease)
+    }
+
+    /// When the next lease has to be renewed, or is lost.
+    pub(super) fn next_renewal(&self) -> Option<Instant> {
+        self.held.values().map(|held| held.renew_at.min(held.lost_at)).min()
+    }
+
+    /// Renews what has to be, and lets go of what is lost.
+    pub(super) async fn renew(&mut self) -> Result<()> {
+        let now = Instant::now();
+        self.let_go(|held| held.lost_at <= now);
+        let due: Vec<_> = self.held.values().filter(|held| held.renew_at <= now).collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let leases: Vec<_> = due.iter().map(|held| (held.claimed.clone(), held.lease)).collect();
+        let pairs: Vec<_> = leases.iter().map(|(claimed, lease)| (&claimed.lease, *lease)).collect();
+        let sf = self.sf.clone();
+        let asked_at = Instant::now();
+        let kept = self
+            .ask("renew leases", async |link| {
+                sf.store().renew(link, &pairs, sf.clock().ahead()).await
+            })
+            .await?;
+        for (claimed, lease) in &leases {
+            let is_kept = kept
+                .iter()
+                .any(|(item, kind)| *item == claimed.lease.item && **kind == *claimed.lease.kind);
+            if let Some(held) = self.held.get_mut(&claimed.lease) {
+                if is_kept {
+                    held.renewed(asked_at, *lease);
+                } else {
+                    held.lost_at = asked_at;
+                }
+            }
+        }
+        self.let_go(|held| held.lost_at <= asked_at);
+        Ok(())
+    }
+
+    /// Tells work that it counts for nothing any more.
+    fn let_go(&mut self, is_lost: impl Fn(&super::engine::Held) -> bool) {
+        for held in self
+            .held
+            .values()
+            .filter(|held| is_lost(held) && !held.lost.is_cancelled())
+        {
+            telemetry::lease_lost(&held.claimed.lease.kind, &held.claimed.lease.item);
+            held.lost.cancel();
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Messages on PostgreSQL: written with everything else that ends a transaction, in the same statement.
+
+use sha2::{Digest, Sha256};
+use sqlx::PgConnection;
+
+use super::super::names::lock_number;
+use super::keys;
+use super::{Names, PostgresStore, Settlement, Store};
+use crate::clock::{Offset, micros};
+use crate::error::Result;
+use crate::lease::Lease;
+use crate::outbox::{NewMessage, TargetRow};
+
+/// Writes messages, and a delivery for each target that wants one, whichever process declared it: `$1` is the clock's
+/// offset, `$2` the locks of the ordering keys, sorted, and the rest has a place for each message.
+///
+/// Numbers are taken when the locks are held, and the locks are held until COMMIT: so among messages of one key the order
+/// of numbers is the order of commits.
+macro_rules! publish {
+    () => {
+        "
+        WITH clock AS MATERIALIZED (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
+        ), locked AS MATERIALIZED (
+            SELECT pg_advisory_xact_lock(l.lock) FROM unnest($2::bigint[]) AS l (lock)
+        ), input AS MATERIALIZED (
+            SELECT *
+            FROM unnest($3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::text[], $9::text[],
+                        $10::text[], $11::text[], $12::text[], $13::bytea[])
+                 WITH ORDINALITY
+                 AS i (id, type, version, delay, expires_after, ordering_key, redacted,
+                       correlation_id, causation_id, traceparent, payload, place)
+        ), said AS (
+            INSERT INTO steadfast.messages
+                   (number, created_at, expires_at, version, id, type, content_type, correlation_id, causation_id,
+                    traceparent, ordering_key, redacted, payload)
+            SELECT nextval('steadfast.numbers'), c.now, c.now + i.expires_after * interval '1 microsecond', i.version, i.id,
+                   i.type, 'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted,
+                   i.payload
+            FROM (SELECT count(*) FROM locked) AS first, clock AS c, input AS i
+            ORDER BY i.place
+            RETURNING number, id
+        ), sent AS (
+            INSERT INTO steadfast.queue (visible_at, due_at, number, item, state, kind, chain)
+            SELECT c.now + i.delay * interval '1 microsecond', c.now + i.delay * interval '1 microsecond',
+                   CASE WHEN i.ordering_key IS NOT NULL THEN s.number END,
+                   i.id, 'pending',
+                   t.name || CASE WHEN t.is_versioned AND i.version > 1 THEN '@' || i.version ELSE '' END,
+                   t.name || ' ' || i.ordering_key
+            FROM clock AS c, said AS s
+            JOIN input AS i ON i.id = s.id
+            CROSS JOIN LATERAL (
+                SELECT DISTINCT name, is_versioned
+                FROM steadfast.targets
+                WHERE pattern = i.type
+                   OR (right(pattern, 1) = '*' AND left(i.type, length(pattern) - 1) = left(pattern, -1))) AS t
+            RETURNING item
+        )"
+    };
+}
+
+macro_rules! bind_messages {
+    ($query:expr, $names:expr, $messages:expr, $offset:expr) => {{
+        let messages: &[NewMessage] = $messages;
+        $query
+            .bind($offset.0)
+            .bind(locks($names, messages))
+            .bind(messages.iter().map(|message| message.id).collect::<Vec<_>>())
+            .bind(messages.iter().map(|message| message.event_type).collect::<Vec<_>>())
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| i32::try_from(message.version).unwrap_or(i32::MAX))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(messages.iter().map(|message| micros(message.delay)).collect::<Vec<_>>())
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.expires_after.map(micros))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.ordering_key.as_deref())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.redacted.as_deref())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.origin.correlation_id.as_deref())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.origin.causation_id.as_deref())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.origin.traceparent.as_deref())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| message.payload.as_bytes())
+                    .collect::<Vec<_>>(),
+            )
+    }};
+}
+
+/// The advisory locks of the ordering keys, each once and in order, so that two who want the same ones do not wait for
+/// each other.
+fn locks(names: &Names, messages: &[NewMessage]) -> Vec<i64> {
+    let keys = messages.iter().filter_map(|message| message.ordering_key.as_deref());
+    let mut locks: Vec<_> = keys
+        .map(|key| lock_number(&Sha256::new().chain_update("ordering ").chain_update(key).finalize()) ^ names.lock_salt)
+        .collect();
+    locks.sort_unstable();
+    locks.dedup();
+    locks
+}
+
+/// Writes messages, and fails unless this is the transaction that was begun for the handler.
+pub(super) async fn publish(
+    conn: &mut PgConnection,
+    names: &Names,
+    messages: &[NewMessage],
+    offset: Offset,
+) -> Result<()> {
+    let statement = names.sql(concat!(
+        publish!(),
+        "SELECT coalesce(current_setting('sf.transaction', true), '') = 'open', (SELECT count(*) FROM sent)"
+    ));
+    let (is_open, _): (bool, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
+        .fetch_one(conn)
+        .await
+        .map_err(|error| PostgresStore::error(error, "writing messages"))?;
+    if is_open { Ok(()) } else { Err(keys::ended_by_handler()) }
+}
+
+/// Writes messages into the transaction of a caller.
+pub(super) async fn publish_as_guest(
+    conn: &mut PgConnection,
+    names: &Names,
+    messages: &[NewMessage],
+    offset: Offset,
+) -> Result<()> {
+    let statement = names.sql(concat!(publish!(), "SELECT count(*) FROM sent"));
+    bind_messages!(sqlx::query(statement), names, messages, offset)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "writing messages"))
+}
+
+/// Writes messages and the key with its outcome: see [`keys::settle`].
+pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
+    let statement = names.sql(concat!(
+        publish!(),
+        ", settled AS (
+            INSERT INTO steadfast.keys
+                   (hash, scope, tenant, owner, operation, value, fingerprint,
+                    state, status, headers, body, format, created_at, expires_at)
+            SELECT $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, c.now,
+                   c.now + $26 * interval '1 microsecond'
+            FROM clock AS c
+            WHERE current_setting('sf.transaction', true) = 'open'
+            RETURNING 1
+        )
+        SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM sent)"
+    ));
+    let Settlement { key, stored, .. } = settlement;
+    let query = bind_messages!(sqlx::query_as(statement), names, settlement.messages, settlement.offset);
+    let settled: sqlx::Result<(i64, i64)> = query
+        .bind(&key.hash[..])
+        .bind(key.scope.as_str())
+        .bind(&*key.tenant)
+        .bind(&*key.user)
+        .bind(&*key.operation)
+        .bind(&*key.value)
+        .bind(&settlement.fingerprint.0)
+        .bind(&stored.state)
+        .bind(stored.status)
+        .bind(&stored.headers)
+        .bind(&stored.body)
+        .bind(stored.format)
+        .bind(micros(settlement.retention))
+        .fetch_one(conn)
+        .await;
+    keys::judge(settled.map(|(settled, _)| settled == 1))
+}
+
+/// Writes messages, and moves one row to the history: see [`queue::settle`](super::queue::settle).
+pub(super) async fn settle_row(
+    conn: &mut PgConnection,
+    names: &Names,
+    lease: &Lease,
+    messages: &[NewMessage],
+    offset: Offset,
+) -> Result<bool> {
+    let statement = names.sql(concat!(
+        publish!(),
+        ", gone AS (
+            DELETE FROM steadfast.queue
+            WHERE item = $14 AND kind = $15 AND epoch = $16 AND token = $17 AND state = 'leased'
+            RETURNING item, kind, attempts
+        ), kept AS (
+            INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
+            SELECT c.now, g.attempts, g.item, 'delivered', g.kind FROM gone AS g, clock AS c
+        )
+        SELECT coalesce(current_setting('sf.transaction', true), '') = 'open',
+               (SELECT count(*) FROM gone), (SELECT count(*) FROM sent)"
+    ));
+    let (is_open, gone, _): (bool, i64, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
+        .bind(lease.item)
+        .bind(&*lease.kind)
+        .bind(lease.epoch)
+        .bind(lease.token)
+        .fetch_one(conn)
+        .await
+        .map_err(|error| PostgresStore::error(error, "finishing a row"))?;
+    if !is_open {
+        return Err(keys::ended_by_handler());
+    }
+    Ok(gone == 1)
+}
+
+/// Writes where messages go.
+pub(super) async fn declare(store: &PostgresStore, targets: &[TargetRow], offset: Offset) -> Result<()> {
+    let statement = store.names.sql(
+        "
+        INSERT INTO steadfast.targets (name, pattern, is_versioned, since)
+        SELECT name, pattern, is_versioned, clock_timestamp() + $1 * interval '1 microsecond'
+        FROM unnest($2::text[], $3::text[], $4::boolean[]) AS t (name, pattern, is_versioned)
+        ORDER BY name, pattern
+        ON CONFLICT ON CONSTRAINT targets_one DO UPDATE SET is_versioned = excluded.is_versioned",
+    );
+    sqlx::query(statement)
+        .bind(offset.0)
+        .bind(targets.iter().map(|target| &*target.name).collect::<Vec<_>>())
+        .bind(targets.iter().map(|target| &*target.pattern).collect::<Vec<_>>())
+        .bind(targets.iter().map(|target| target.is_versioned).collect::<Vec<_>>())
+        .execute(&store.pool)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "declaring targets"))
+}

@@ -1,0 +1,449 @@
+//! Leased rows on PostgreSQL, over a connection that belongs to the engine: handlers cannot keep it waiting.
+//!
+//! The same connection hears the announcements of other processes, so that an idle engine has one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sqlx::postgres::{PgListener, PgPoolOptions, PgRow};
+use sqlx::{PgConnection, PgExecutor, Row};
+use uuid::Uuid;
+
+use super::{Names, PostgresStore, Store};
+use crate::clock::{Offset, Timestamp, micros};
+use crate::error::{Code, Error, Result};
+use crate::lease::Lease;
+use crate::outbox::{Message, Origin};
+use crate::queue::{Back, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
+use crate::telemetry;
+
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The engine's connection, and its ear.
+pub struct Link {
+    listener: PgListener,
+}
+
+/// Connects. Behind a pooler in transaction mode nothing is ever heard on it; polling finds everything all the same.
+pub(super) async fn open(store: &PostgresStore) -> Result<Link> {
+    let fail = |error| PostgresStore::error(error, "opening the connection of the engine");
+    let options = (*store.pool.connect_options()).clone();
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .test_before_acquire(false)
+        .acquire_timeout(CONNECT_LIMIT)
+        .connect_lazy_with(options);
+    let mut listener = PgListener::connect_with(&pool).await.map_err(fail)?;
+    // The engine finds out by itself that a connection is lost, and opens another one.
+    listener.eager_reconnect(false);
+    listener.ignore_pool_close_event(true);
+    listener.listen(&channel(&store.names)).await.map_err(fail)?;
+    Ok(Link { listener })
+}
+
+/// Waits until another process announces something. It may be dropped at any time.
+pub(super) async fn woken(link: &mut Link) -> Result<()> {
+    match link.listener.try_recv().await {
+        Ok(Some(_)) => {
+            // Those that came meanwhile say the same.
+            while link.listener.next_buffered().is_some() {}
+            Ok(())
+        }
+        Ok(None) => Err(Error::new(
+            Code::ConnectionLost,
+            "the connection of the engine was lost",
+        )),
+        Err(error) => Err(PostgresStore::error(error, "listening")),
+    }
+}
+
+/// Tells every process that listens that there may be something to do.
+pub(super) async fn announce<'e>(executor: impl PgExecutor<'e>, names: &Names) -> Result<()> {
+    sqlx::query("SELECT pg_notify($1, '')")
+        .bind(channel(names))
+        .execute(executor)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "announcing"))
+}
+
+fn channel(names: &Names) -> String {
+    format!("{}_queue", names.name())
+}
+
+/// Claims rows that are due, and those whose lease has expired: both are visible. One statement for all kinds.
+///
+/// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while; who ends the
+/// earlier one looks at it directly (`freed`). Numbers of a chain are committed in their order, so whoever sees a row sees
+/// the earlier ones too. The rows of `freed` are waited for, before any other row is locked: another claim may just be
+/// putting one of them off.
+///
+/// It need not survive a crash of the server: a claim that is lost is made again.
+const CLAIM: &str = "
+    WITH clock AS MATERIALIZED (
+        SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
+               set_config('synchronous_commit', 'off', true)     AS is_light
+    ), wanted AS MATERIALIZED (
+        SELECT w.kind, w.room, w.attempts_max, w.lease
+        FROM unnest($2::text[], $3::integer[], $4::integer[], $5::bigint[]) AS w (kind, room, attempts_max, lease)
+        JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
+    ), freed AS MATERIALIZED (
+        SELECT head.*
+        FROM unnest($6::text[]) AS f (chain)
+        CROSS JOIN LATERAL (
+            SELECT item, kind, state, epoch, attempts, chain, number, due_at
+            FROM steadfast.queue
+            WHERE chain = f.chain
+            ORDER BY number
+            LIMIT 1
+            FOR UPDATE) AS head
+        WHERE head.state = 'pending' AND head.due_at <= (SELECT now FROM clock)
+          AND head.kind IN (SELECT kind FROM wanted)
+    ), due AS MATERIALIZED (
+        SELECT next.*
+        FROM (SELECT count(*) FROM freed) AS first
+        CROSS JOIN wanted AS w
+        CROSS JOIN LATERAL (
+            SELECT item, kind, state, epoch, attempts, chain, number, due_at
+            FROM steadfast.queue
+            WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
+              AND NOT (state = 'leased' AND attempts >= $10)
+            ORDER BY visible_at
+            LIMIT w.room
+            FOR UPDATE SKIP LOCKED) AS next
+    ), suspect AS MATERIALIZED (
+        SELECT next.*
+        FROM wanted AS w
+        CROSS JOIN LATERAL (
+            SELECT item, kind, state, epoch, attempts, chain, number, due_at
+            FROM steadfast.queue
+            WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
+              AND state = 'leased' AND attempts >= $10
+            ORDER BY visible_at
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED) AS next
+        LIMIT $7
+    ), looked AS MATERIALIZED (
+        SELECT l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, w.lease,
+               CASE WHEN l.chain IS NOT NULL
+                     AND EXISTS (SELECT FROM steadfast.queue AS earlier
+                                 WHERE earlier.chain = l.chain AND earlier.number < l.number) THEN 'wait'
+                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max                  THEN 'bury'
+                    ELSE 'claim' END AS verdict
+        FROM (SELECT * FROM freed UNION SELECT * FROM due UNION SELECT * FROM suspect) AS l
+        JOIN wanted AS w ON w.kind = l.kind
+    ), claimed AS (
+        UPDATE steadfast.queue AS q
+        SET state      = CASE l.verdict WHEN 'claim' THEN 'leased' WHEN 'bury' THEN 'dead' ELSE q.state END,
+            epoch      = q.epoch + CASE l.verdict WHEN 'wait' THEN 0 ELSE 1 END,
+            attempts   = q.attempts + CASE l.verdict WHEN 'claim' THEN 1 ELSE 0 END,
+            token      = CASE l.verdict WHEN 'claim' THEN $8 ELSE 0 END,
+            holder     = CASE l.verdict WHEN 'claim' THEN $9 END,
+            began_at   = coalesce(q.began_at, CASE l.verdict WHEN 'claim' THEN c.now END),
+            visible_at = CASE l.verdict
+                             WHEN 'claim' THEN c.now + l.lease * interval '1 microsecond'
+                             WHEN 'bury'  THEN 'infinity'
+                             -- The longer it has waited, the longer it is left alone.
+                             ELSE c.now + least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
+                                                interval '1 hour') END
+        FROM looked AS l, clock AS c
+        WHERE q.item = l.item AND q.kind = l.kind
+        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, l.verdict,
+                  l.state = 'leased' AND l.attempts >= $10                            AS is_suspect,
+                  (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed
+    ), noted AS (
+        INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
+        SELECT c.now, l.epoch, l.attempts, l.item, l.kind, 'unknown', 'lease_expired',
+               'the process that worked on it died, hung or was cut off from the database', 'lease_expired'
+        FROM looked AS l, clock AS c
+        WHERE l.state = 'leased'
+        ON CONFLICT DO NOTHING
+    )
+    SELECT n.looked_at, n.next_in, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect, c.elapsed,
+           m.type, m.version, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
+           (extract(epoch FROM m.created_at) * 1000000)::bigint                       AS created_at,
+           m.expires_at <= n.now                                                      AS has_expired
+    FROM (SELECT (SELECT count(*) FROM looked) AS looked_at, now, is_light,
+                 (SELECT (extract(epoch FROM min(next.visible_at) - (SELECT now FROM clock)) * 1000000)::bigint
+                  FROM wanted AS w
+                  CROSS JOIN LATERAL (
+                      SELECT visible_at
+                      FROM steadfast.queue
+                      WHERE kind = w.kind AND visible_at > (SELECT now FROM clock) AND visible_at < 'infinity'
+                      ORDER BY visible_at
+                      LIMIT 1) AS next) AS next_in
+          FROM clock) AS n
+    LEFT JOIN claimed AS c ON c.verdict <> 'wait'
+    LEFT JOIN steadfast.messages AS m ON m.id = c.item AND c.verdict = 'claim'";
+
+pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
+    let column = |of: fn(&Wanted) -> i32| claim.wanted.iter().map(of).collect::<Vec<i32>>();
+    let rows = sqlx::query(names.sql(CLAIM))
+        .bind(offset.0)
+        .bind(claim.wanted.iter().map(|wanted| &*wanted.kind).collect::<Vec<_>>())
+        .bind(column(|wanted| count(wanted.room)))
+        .bind(column(|wanted| count(wanted.attempts_max)))
+        .bind(
+            claim
+                .wanted
+                .iter()
+                .map(|wanted| micros(wanted.lease))
+                .collect::<Vec<_>>(),
+        )
+        .bind(claim.freed.iter().map(|chain| &**chain).collect::<Vec<_>>())
+        .bind(i64::from(claim.takes_suspect))
+        .bind(claim.token)
+        .bind(claim.holder)
+        .bind(SUSPECT_ATTEMPTS)
+        .fetch_all(&mut link.listener)
+        .await
+        .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
+    let mut claims = Claims::default();
+    for row in &rows {
+        claims.looked_at = usize::try_from(get::<i64>(row, "looked_at")?).unwrap_or_default();
+        claims.next_in = get::<Option<i64>>(row, "next_in")?.map(duration);
+        match get::<Option<&str>>(row, "verdict")? {
+            Some("claim") => match get::<Option<&str>>(row, "type")? {
+                Some(event_type) => claims.rows.push(read_claimed(row, event_type, claim)?),
+                None => telemetry::message_missing(&get::<Uuid>(row, "item")?.to_string()),
+            },
+            Some(_) => claims.buried.push(read_lease(row, 0)?),
+            None => {}
+        }
+    }
+    Ok(claims)
+}
+
+fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Claimed> {
+    let text = |column| Ok::<_, Error>(get::<Option<&str>>(row, column)?.map(Arc::from));
+    Ok(Claimed {
+        lease: read_lease(row, claim.token)?,
+        attempt: get::<i32>(row, "attempts")?.unsigned_abs(),
+        elapsed: duration(get(row, "elapsed")?),
+        chain: text("chain")?,
+        is_suspect: get(row, "is_suspect")?,
+        message: Message {
+            id: get(row, "item")?,
+            event_type: event_type.into(),
+            version: get::<i32>(row, "version")?.unsigned_abs(),
+            created_at: Timestamp(get(row, "created_at")?),
+            has_expired: get::<Option<bool>>(row, "has_expired")?.unwrap_or(false),
+            ordering_key: text("ordering_key")?,
+            origin: Origin {
+                correlation_id: text("correlation_id")?,
+                causation_id: text("causation_id")?,
+                traceparent: text("traceparent")?,
+            },
+            payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
+        },
+    })
+}
+
+fn read_lease(row: &PgRow, token: i64) -> Result<Lease> {
+    Ok(Lease {
+        item: get(row, "item")?,
+        kind: get::<&str>(row, "kind")?.into(),
+        epoch: get(row, "epoch")?,
+        token,
+    })
+}
+
+/// Renews leases, and says which of them are still held.
+pub(super) async fn renew(
+    link: &mut Link,
+    names: &Names,
+    leases: &[(&Lease, Duration)],
+    offset: Offset,
+) -> Result<Vec<(Uuid, String)>> {
+    let statement = names.sql(
+        "
+        UPDATE steadfast.queue AS q
+        SET visible_at = c.now + l.lease * interval '1 microsecond'
+        FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS l (item, kind, epoch, token, lease),
+             (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
+                     set_config('synchronous_commit', 'off', true)     AS is_light) AS c
+        WHERE q.item = l.item AND q.kind = l.kind AND q.epoch = l.epoch AND q.token = l.token AND q.state = 'leased'
+        RETURNING q.item, q.kind",
+    );
+    sqlx::query_as(statement)
+        .bind(offset.0)
+        .bind(leases.iter().map(|(lease, _)| lease.item).collect::<Vec<_>>())
+        .bind(leases.iter().map(|(lease, _)| &*lease.kind).collect::<Vec<_>>())
+        .bind(leases.iter().map(|(lease, _)| lease.epoch).collect::<Vec<_>>())
+        .bind(leases.iter().map(|(lease, _)| lease.token).collect::<Vec<_>>())
+        .bind(leases.iter().map(|(_, length)| micros(*length)).collect::<Vec<_>>())
+        .fetch_all(&mut link.listener)
+        .await
+        .map_err(|error| PostgresStore::error(error, "renewing leases"))
+}
+
+/// Moves rows to the history, and says which of them were still held.
+pub(super) async fn finish(
+    link: &mut Link,
+    names: &Names,
+    done: &[Done<'_>],
+    offset: Offset,
+) -> Result<Vec<(Uuid, String)>> {
+    let statement = names.sql(
+        "
+        WITH gone AS (
+            DELETE FROM steadfast.queue AS q
+            USING unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
+                  AS d (item, kind, epoch, token, state, detail)
+            WHERE q.item = d.item AND q.kind = d.kind AND q.epoch = d.epoch AND q.token = d.token AND q.state = 'leased'
+            RETURNING q.item, q.kind, q.attempts, d.state, d.detail
+        ), kept AS (
+            INSERT INTO steadfast.history (finished_at, attempts, item, state, kind, detail)
+            SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, state, kind, detail FROM gone
+        )
+        SELECT item, kind FROM gone",
+    );
+    sqlx::query_as(statement)
+        .bind(offset.0)
+        .bind(done.iter().map(|done| done.lease.item).collect::<Vec<_>>())
+        .bind(done.iter().map(|done| &*done.lease.kind).collect::<Vec<_>>())
+        .bind(done.iter().map(|done| done.lease.epoch).collect::<Vec<_>>())
+        .bind(done.iter().map(|done| done.lease.token).collect::<Vec<_>>())
+        .bind(done.iter().map(|done| done.state).collect::<Vec<_>>())
+        .bind(done.iter().map(|done| done.detail).collect::<Vec<_>>())
+        .fetch_all(&mut link.listener)
+        .await
+        .map_err(|error| PostgresStore::error(error, "finishing rows"))
+}
+
+/// Puts rows back, or buries them, and says which of them were still held.
+pub(super) async fn put_back(
+    link: &mut Link,
+    names: &Names,
+    back: &[Back<'_>],
+    offset: Offset,
+) -> Result<Vec<(Uuid, String)>> {
+    let statement = names.sql(
+        "
+        WITH clock AS MATERIALIZED (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
+        ), back AS (
+            UPDATE steadfast.queue AS q
+            SET state      = CASE WHEN b.after IS NULL THEN 'dead' ELSE 'pending' END,
+                due_at     = CASE WHEN b.after IS NULL THEN q.due_at ELSE c.now + b.after * interval '1 microsecond' END,
+                visible_at = CASE WHEN b.after IS NULL THEN 'infinity' ELSE c.now + b.after * interval '1 microsecond' END,
+                attempts   = q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END,
+                chain      = CASE WHEN b.leaves_chain THEN NULL ELSE q.chain END,
+                token      = 0,
+                holder     = NULL
+            FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::boolean[],
+                        $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[])
+                 AS b (item, kind, epoch, token, after, gives_back, leaves_chain, attempt, failure, code, message, fingerprint),
+                 clock AS c
+            WHERE q.item = b.item AND q.kind = b.kind AND q.epoch = b.epoch AND q.token = b.token AND q.state = 'leased'
+            RETURNING q.item, q.kind, q.epoch, b.attempt, b.failure, b.code, b.message, b.fingerprint
+        ), noted AS (
+            INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
+            SELECT c.now, b.epoch, b.attempt, b.item, b.kind, b.failure, b.code, b.message, b.fingerprint
+            FROM back AS b, clock AS c
+            WHERE b.attempt IS NOT NULL
+        )
+        SELECT item, kind FROM back",
+    );
+    let failures = || back.iter().map(|back| back.failure.as_ref());
+    sqlx::query_as(statement)
+        .bind(offset.0)
+        .bind(back.iter().map(|back| back.lease.item).collect::<Vec<_>>())
+        .bind(back.iter().map(|back| &*back.lease.kind).collect::<Vec<_>>())
+        .bind(back.iter().map(|back| back.lease.epoch).collect::<Vec<_>>())
+        .bind(back.iter().map(|back| back.lease.token).collect::<Vec<_>>())
+        .bind(back.iter().map(|back| back.after.map(micros)).collect::<Vec<_>>())
+        .bind(back.iter().map(|back| back.gives_attempt_back).collect::<Vec<_>>())
+        .bind(back.iter().map(|back| back.leaves_chain).collect::<Vec<_>>())
+        .bind(failures().map(|row| row.map(|row| row.attempt)).collect::<Vec<_>>())
+        .bind(failures().map(|row| row.map(|row| &*row.failure)).collect::<Vec<_>>())
+        .bind(failures().map(|row| row.map(|row| &*row.code)).collect::<Vec<_>>())
+        .bind(failures().map(|row| row.map(|row| &*row.message)).collect::<Vec<_>>())
+        .bind(
+            failures()
+                .map(|row| row.map(|row| &*row.fingerprint))
+                .collect::<Vec<_>>(),
+        )
+        .fetch_all(&mut link.listener)
+        .await
+        .map_err(|error| PostgresStore::error(error, "putting rows back"))
+}
+
+/// Says that a node knows these kinds, now.
+pub(super) async fn see_kinds(link: &mut Link, names: &Names, kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+    see(&mut link.listener, names, kinds, offset).await
+}
+
+pub(super) async fn see<'e>(
+    executor: impl PgExecutor<'e>,
+    names: &Names,
+    kinds: &[Arc<str>],
+    offset: Offset,
+) -> Result<()> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast.kinds (kind, seen_at)
+        SELECT kind, clock_timestamp() + $1 * interval '1 microsecond'
+        FROM unnest($2::text[]) AS k (kind)
+        ORDER BY kind
+        ON CONFLICT ON CONSTRAINT kinds_one DO UPDATE SET seen_at = excluded.seen_at",
+    );
+    sqlx::query(statement)
+        .bind(offset.0)
+        .bind(kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())
+        .execute(executor)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "saying which kinds are known"))
+}
+
+/// Moves one row to the history in the transaction of what was done, and fails unless this is the transaction that was
+/// begun for it. False: the lease is lost.
+pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease, offset: Offset) -> Result<bool> {
+    let statement = names.sql(
+        "
+        WITH gone AS (
+            DELETE FROM steadfast.queue
+            WHERE item = $2 AND kind = $3 AND epoch = $4 AND token = $5 AND state = 'leased'
+            RETURNING item, kind, attempts
+        ), kept AS (
+            INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
+            SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, 'delivered', kind FROM gone
+        )
+        SELECT coalesce(current_setting('sf.transaction', true), '') = 'open' AS is_open,
+               (SELECT count(*) FROM gone)                                    AS gone",
+    );
+    let (is_open, gone): (bool, i64) = sqlx::query_as(statement)
+        .bind(offset.0)
+        .bind(lease.item)
+        .bind(&*lease.kind)
+        .bind(lease.epoch)
+        .bind(lease.token)
+        .fetch_one(conn)
+        .await
+        .map_err(|error| PostgresStore::error(error, "finishing a row"))?;
+    if !is_open {
+        return Err(super::keys::ended_by_handler());
+    }
+    Ok(gone == 1)
+}
+
+fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+fn get<'r, T>(row: &'r PgRow, column: &str) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+{
+    row.try_get(column)
+        .map_err(|error| PostgresStore::error(error, "reading a row of the queue"))
+}
