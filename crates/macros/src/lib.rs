@@ -5,10 +5,15 @@
 
 mod database;
 mod duration;
+mod event;
 mod mistakes;
+mod name;
 mod retry;
 mod service;
+#[cfg(test)]
+mod snapshot;
 mod test;
+mod value;
 mod words;
 
 use proc_macro::TokenStream;
@@ -25,6 +30,12 @@ pub fn test(databases: TokenStream, function: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn service(arguments: TokenStream, block: TokenStream) -> TokenStream {
     service::expand(arguments.into(), block.into()).into()
+}
+
+/// A fact that others react to: see `steadfast::Event`.
+#[proc_macro_derive(Event, attributes(event, redact))]
+pub fn event(item: TokenStream) -> TokenStream {
+    event::expand(item.into()).into()
 }
 
 /// A retry policy as people write it: see `steadfast::retry`.

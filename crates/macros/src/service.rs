@@ -3,7 +3,7 @@
 //! Parse (this file, [`handler`], [`options`], [`route`]) understands the block and collects every mistake; [`write`] puts down
 //! what a person would have written. With mistakes, what was understood is written too, so that they are all that is reported.
 
-mod elsewhere;
+pub(crate) mod elsewhere;
 mod handler;
 mod options;
 mod route;
@@ -20,7 +20,8 @@ use syn::{
 };
 
 use crate::database::{Database, POSTGRES, SQLITE};
-use crate::mistakes::{Mistakes, did_you_mean};
+use crate::mistakes::Mistakes;
+use crate::value::unknown;
 use handler::Handler;
 use options::Kind;
 
@@ -133,13 +134,7 @@ impl Arguments {
         }
         let name: Ident = input.parse()?;
         if name != "db" {
-            let known = ["db", "crate"];
-            let message = format!(
-                "SF011: `{name}` is no option of a service{}\nknown: {}",
-                did_you_mean(&name.to_string(), &known),
-                known.join(", ")
-            );
-            return Err(Error::new(name.span(), message));
+            return Err(unknown(&name, "a service", &["db", "crate"]));
         }
         input.parse::<Token![=]>()?;
         for word in databases(input)? {

@@ -1,6 +1,6 @@
 //! What the macros say at compile time, by code: the sibling of [`Code`](crate::Code), which is for run time.
 
-/// A mistake that `#[steadfast::service]` and `steadfast::retry!` find before anything runs.
+/// A mistake that `#[steadfast::service]`, `#[derive(Event)]` and `steadfast::retry!` find before anything runs.
 ///
 /// ```
 /// let found = steadfast::Diagnostic::ALL.iter().find(|diagnostic| diagnostic.code == "SF001");
@@ -35,8 +35,8 @@ impl Diagnostic {
         Diagnostic {
             code: "SF003",
             title: "a duration is not usable",
-            explanation: "A duration is a whole number and a unit: 500ms, 30s, 5m, 24h or 7d. It is more than nothing, and a \
-                          retention is at most ten years: what is kept longer belongs into a table of yours.",
+            explanation: "A duration is a whole number and a unit: 500ms, 30s, 5m, 24h or 7d. It is more than nothing, and what is \
+                          kept or waits is kept or waits for ten years at most: what stays longer belongs into a table of yours.",
         },
         Diagnostic {
             code: "SF004",
@@ -61,7 +61,8 @@ impl Diagnostic {
         Diagnostic {
             code: "SF011",
             title: "an option is unknown, or its value is",
-            explanation: "The message lists what is known. The options of commands and queries are described in the guide on services.",
+            explanation: "The message lists what is known. The options of commands, queries, reactions and events are described in the guide \
+                          on services.",
         },
         Diagnostic {
             code: "SF012",
@@ -81,6 +82,14 @@ impl Diagnostic {
             explanation: "At most 1000 retries; delays are more than nothing and at most 365 days, and the cap is not below the first of \
                           them; decorrelated jitter goes with exponential backoff. The message says what to write instead. The same \
                           rules hold at run time, with SF304.",
+        },
+        Diagnostic {
+            code: "SF015",
+            title: "an event is not declared as it can be stored",
+            explanation: "An event is a struct or an enum of owned, concrete types with `#[event(\"order.placed\")]`: a name of 1 to 100 \
+                          lower-case letters, digits, `_` and `-`, in parts with a dot between them. Its version is counted from 1, \
+                          its `ordering_key` is a field or an expression of `self`, and `#[redact]` stands on fields with a name. An \
+                          event that is `in_process` has no row, so nothing of it can be delayed, expire or be ordered.",
         },
     ];
 }

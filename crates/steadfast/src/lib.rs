@@ -17,7 +17,7 @@
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
 //! | `tower` | [`breaker::BreakerLayer`]: a circuit breaker around a client or a service |
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`]; brings `tower` |
-//! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block |
+//! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block; [`#[derive(Event)]`](derive@Event) |
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
@@ -232,6 +232,53 @@ pub use steadfast_macros::test;
 /// ```
 #[cfg(feature = "service")]
 pub use steadfast_macros::service;
+
+/// Makes a struct or an enum an [`Event`](trait@Event): a fact with a stored name.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use steadfast::Event;
+///
+/// #[derive(Serialize, Deserialize, Event)]
+/// #[event("order.placed", version = 2, ordering_key = order_id, expires_after = "7d", delay = "10m")]
+/// #[serde(rename_all = "camelCase")]
+/// struct OrderPlaced {
+///     order_id: u64,
+///     #[redact]
+///     email_address: String,
+/// }
+///
+/// let event = OrderPlaced { order_id: 7, email_address: "a@example.org".into() };
+/// assert_eq!(OrderPlaced::TYPE, "order.placed");
+/// assert_eq!(event.ordering_key().as_deref(), Some("7"));
+/// assert_eq!(OrderPlaced::REDACTED, ["emailAddress"]); // as it stands in the JSON
+/// ```
+///
+/// The name comes first, and is all that is needed: 1 to 100 lower-case letters, digits, `_` and `-`, in parts with a dot between
+/// them. It is stored with each event, so it stays when the type is renamed. Then, in any order:
+///
+/// | option | is | without it |
+/// |---|---|---|
+/// | `version = 2` | [`VERSION`](Event::VERSION): raise it when the payload means something else | `1` |
+/// | `ordering_key = order_id` | [`ordering_key`](Event::ordering_key), as text: a field, or an expression of `self` (`self.order.id`, `self.key()`) | in any order |
+/// | `delay = "10m"` | [`DELAY`](Event::DELAY) | at once |
+/// | `expires_after = "7d"` | [`EXPIRES_AFTER`](Event::EXPIRES_AFTER) | never |
+/// | `in_process` | [`IN_PROCESS`](Event::IN_PROCESS): never stored, so the three above do not go with it | stored |
+/// | `crate = reliable` | the path of steadfast, where it has another name | `::steadfast` |
+///
+/// `#[redact]` on a field puts its member in JSON on the list of [`REDACTED`](Event::REDACTED), by the name that serde gives it.
+/// Handlers get it as it is.
+///
+/// What cannot be an event is refused at its place, with a code and what to write instead:
+///
+/// ```compile_fail
+/// # use serde::{Deserialize, Serialize};
+/// #[derive(Serialize, Deserialize, steadfast::Event)]
+/// #[event("OrderPlaced")] // SF015: "OrderPlaced" has 'O' in it; write ..
+/// struct OrderPlaced;
+/// ```
+#[cfg(feature = "service")]
+pub use steadfast_macros::Event;
 
 /// A [`RetryPolicy`] as people write it, checked by the compiler. A constant expression.
 ///

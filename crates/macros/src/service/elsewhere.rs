@@ -6,7 +6,7 @@ use syn::punctuated::Punctuated;
 use syn::{Attribute, Expr, GenericParam, ItemImpl, Lifetime, Meta, Token, Type, parse_quote};
 
 /// The type itself, where a `macro_rules!` has handed it over as a whole.
-pub(super) fn ungrouped(ty: &Type) -> &Type {
+pub(crate) fn ungrouped(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => ungrouped(&group.elem),
         Type::Paren(paren) => ungrouped(&paren.elem),
@@ -15,7 +15,7 @@ pub(super) fn ungrouped(ty: &Type) -> &Type {
 }
 
 /// The same for an expression.
-pub(super) fn ungrouped_value(value: Expr) -> Expr {
+pub(crate) fn ungrouped_value(value: Expr) -> Expr {
     match value {
         Expr::Group(group) => ungrouped_value(*group.expr),
         value => value,
@@ -23,7 +23,7 @@ pub(super) fn ungrouped_value(value: Expr) -> Expr {
 }
 
 /// `Self`, written out: on the face it would be the face.
-pub(super) fn without_self(tokens: TokenStream, self_ty: &Type) -> TokenStream {
+pub(crate) fn without_self(tokens: TokenStream, self_ty: &Type) -> TokenStream {
     replaced(tokens, &mut |ident, around| match around {
         _ if ident != "Self" => None,
         Around { is_of_a_path: true, .. } => Some(quote!(<#self_ty>)),
@@ -32,7 +32,7 @@ pub(super) fn without_self(tokens: TokenStream, self_ty: &Type) -> TokenStream {
 }
 
 /// A type of a handler's signature as the face has it: without `Self`, and without the lifetimes that the handler declares.
-pub(super) fn type_of(ty: &Type, self_ty: &Type, lifetimes: &[Ident]) -> Type {
+pub(crate) fn type_of(ty: &Type, self_ty: &Type, lifetimes: &[Ident]) -> Type {
     let tokens = without_self(ungrouped(ty).to_token_stream(), self_ty);
     let tokens = replaced(tokens, &mut |ident, around| {
         let is_declared = around.is_lifetime && lifetimes.contains(ident);
@@ -42,7 +42,7 @@ pub(super) fn type_of(ty: &Type, self_ty: &Type, lifetimes: &[Ident]) -> Type {
 }
 
 /// `impl Orders<'_>` as `impl<'elided> Orders<'elided>`: the face's struct has to name the lifetime.
-pub(super) fn name_lifetimes(block: &mut ItemImpl) {
+pub(crate) fn name_lifetimes(block: &mut ItemImpl) {
     let mut names: Vec<Ident> = Vec::new();
     let named = replaced(ungrouped(&block.self_ty).to_token_stream(), &mut |ident, around| {
         (around.is_lifetime && ident == "_").then(|| {
@@ -61,7 +61,7 @@ pub(super) fn name_lifetimes(block: &mut ItemImpl) {
 }
 
 /// The attributes of this name, also those under a `cfg_attr`.
-pub(super) fn attributes(all: &[Attribute], name: &str) -> Vec<Attribute> {
+pub(crate) fn attributes(all: &[Attribute], name: &str) -> Vec<Attribute> {
     all.iter().filter_map(|attribute| named(attribute, name)).collect()
 }
 
@@ -82,7 +82,7 @@ fn named(attribute: &Attribute, name: &str) -> Option<Attribute> {
 }
 
 /// The first identifier of this name, at any depth.
-pub(super) fn find(tokens: TokenStream, name: &str) -> Option<Ident> {
+pub(crate) fn find(tokens: TokenStream, name: &str) -> Option<Ident> {
     tokens.into_iter().find_map(|token| match token {
         TokenTree::Ident(ident) => Some(ident).filter(|ident| ident == name),
         TokenTree::Group(group) => find(group.stream(), name),
@@ -92,7 +92,7 @@ pub(super) fn find(tokens: TokenStream, name: &str) -> Option<Ident> {
 
 /// What stands around an identifier.
 #[derive(Clone, Copy)]
-pub(super) struct Around {
+pub(crate) struct Around {
     /// A `'` is before it.
     is_lifetime: bool,
     /// A `::` is behind it.
@@ -100,7 +100,7 @@ pub(super) struct Around {
 }
 
 /// The tokens, with some identifiers replaced, at any depth.
-pub(super) fn replaced(
+pub(crate) fn replaced(
     tokens: TokenStream,
     replace: &mut impl FnMut(&Ident, Around) -> Option<TokenStream>,
 ) -> TokenStream {

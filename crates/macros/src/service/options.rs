@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Error, Expr, ExprPath, Ident, LitInt, LitStr, Meta, Path, Result, Token, Type, bracketed};
 
-use super::elsewhere::{replaced, ungrouped_value, without_self};
+use super::elsewhere::without_self;
 use super::route::{Location, Route};
-use crate::duration;
-use crate::mistakes::{Mistakes, did_you_mean, list};
+use crate::mistakes::Mistakes;
+use crate::value::{DURATION_MAX, Given, Value, options, twice, unknown, variant};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -70,9 +69,6 @@ impl Kind {
         }
     }
 }
-
-/// The longest retention, as the corridor has it: ten years.
-const RETENTION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The longest name of an operation, as the corridor has it.
 const NAME_LENGTH_MAX: usize = 255;
@@ -132,17 +128,8 @@ impl Options {
             let operation: LitStr = input.parse().map_err(|_| unnamed())?;
             check_name(&operation)?;
             let mut reader = Reader::new(operation, kind, krate);
-            while !input.is_empty() {
-                let separated: Result<Token![,]> = input.parse();
-                separated.map_err(|error| {
-                    Error::new(
-                        error.span(),
-                        "SF011: an option ends where the next one begins; write `,` before this",
-                    )
-                })?;
-                if !input.is_empty() {
-                    reader.option(input)?;
-                }
+            for (name, given) in options(input)? {
+                reader.option(name, &given);
             }
             Ok(reader)
         };
@@ -195,25 +182,13 @@ impl<'k> Reader<'k> {
         }
     }
 
-    /// Only what cannot be read past is an `Err`.
-    fn option(&mut self, input: ParseStream) -> Result<()> {
-        let name = Ident::parse_any(input)?;
-        if !input.peek(Token![=]) {
-            let message = format!("SF011: `{name}` has no value; write `{name} = ..`");
-            return Err(Error::new(name.span(), message));
-        }
-        input.parse::<Token![=]>()?;
-        let value = Value(ungrouped_value(input.parse()?));
+    fn option(&mut self, name: Ident, given: &Given) {
         let mistake = match self.seen.contains(&name) {
-            true => Err(Error::new(
-                name.span(),
-                format!("SF011: `{name}` is there twice; once is enough"),
-            )),
-            false => self.read(&name, &value),
+            true => Err(twice(&name)),
+            false => given.value(&name).and_then(|value| self.read(&name, value)),
         };
         self.mistakes.extend(mistake.err());
         self.seen.push(name);
-        Ok(())
     }
 
     fn read(&mut self, name: &Ident, value: &Value) -> Result<()> {
@@ -240,10 +215,10 @@ impl<'k> Reader<'k> {
                 let failures = value.failures(krate)?;
                 self.of_command(name, quote!(#krate::StoreFailures::#failures));
             }
-            (Kind::Command, "retention") => self.of_command(name, value.duration(Some(RETENTION_MAX))?),
-            (Kind::Command, "time_limit") => self.of_command(name, value.duration(None)?),
-            (Kind::Command, "answer_limit" | "fingerprint") => self.of_command(name, value.of_service()),
-            (Kind::Command, "body_limit") => self.of_layer(name, value.of_service()),
+            (Kind::Command, "retention") => self.of_command(name, value.duration(Some(DURATION_MAX), of_face)?),
+            (Kind::Command, "time_limit") => self.of_command(name, value.duration(None, of_face)?),
+            (Kind::Command, "answer_limit" | "fingerprint") => self.of_command(name, value.with_self(of_face)),
+            (Kind::Command, "body_limit") => self.of_layer(name, value.with_self(of_face)),
             (Kind::Command, "key_field") => self.of_layer(name, value.text()?),
             (Kind::Command, "accept") => self.options.accept = Some(value.accept()?),
             (Kind::Command, "key") => {
@@ -254,7 +229,7 @@ impl<'k> Reader<'k> {
                 let status = value.mismatch()?;
                 self.of_layer(name, quote!(#krate::service::StatusCode::#status));
             }
-            (kind, _) => return Err(unknown(name, kind)),
+            (kind, _) => return Err(not_an_option(name, kind)),
         }
         Ok(())
     }
@@ -296,58 +271,25 @@ impl<'k> Reader<'k> {
     }
 }
 
-fn unknown(name: &Ident, kind: Kind) -> Error {
+fn not_an_option(name: &Ident, kind: Kind) -> Error {
     let word = name.to_string();
-    let message = match kind {
-        Kind::Query if Kind::Command.options().contains(&word.as_str()) => format!(
+    if kind == Kind::Query && Kind::Command.options().contains(&word.as_str()) {
+        let message = format!(
             "SF002: a query changes nothing and keeps no answer, so it has no `{word}`; remove it, or make this a `#[command]`"
-        ),
-        _ => format!(
-            "SF011: `{word}` is no option of a {kind}{}\nknown: {}",
-            did_you_mean(&word, kind.options()),
-            kind.options().join(", ")
-        ),
-    };
-    Error::new(name.span(), message)
+        );
+        return Error::new(name.span(), message);
+    }
+    unknown(name, &format!("a {kind}"), kind.options())
 }
 
-/// What stands behind `=`.
-struct Value(Expr);
-
-impl ToTokens for Value {
-    fn to_tokens(&self, tokens: &mut TokenStream) {
-        self.0.to_tokens(tokens);
-    }
+/// `self` of a method as the face has it.
+fn of_face(this: &Ident) -> TokenStream {
+    quote_spanned!(this.span()=> self.service)
 }
 
 impl Value {
-    fn refuse(&self, message: impl Into<String>) -> Error {
-        Error::new_spanned(self, message.into())
-    }
-
-    /// Reads the value again, as something else than an expression.
-    fn parse<T: syn::parse::Parse>(&self, wanted: &str) -> Result<T> {
-        syn::parse2(self.to_token_stream()).map_err(|_| self.refuse(format!("SF011: this is not {wanted}")))
-    }
-
-    fn text(&self) -> Result<LitStr> {
-        self.parse("text; write it in quotes")
-    }
-
     fn path(&self) -> Result<ExprPath> {
         self.parse("the path of a function; write `authorize = may_order` for an `async fn may_order(parts: Parts) -> Result<(), ..>`")
-    }
-
-    /// One of these words, as the variant that it names.
-    fn word(&self, known: &[&str]) -> Result<Ident> {
-        let word: Option<Ident> = syn::parse2(self.to_token_stream()).ok();
-        match word {
-            Some(word) => variant(&word, known),
-            None => Err(self.refuse(format!(
-                "SF011: this is not one of the words that are known here; write {}",
-                list(known)
-            ))),
-        }
     }
 
     fn failures(&self, krate: &Path) -> Result<TokenStream> {
@@ -363,34 +305,6 @@ impl Value {
         Ok(quote!(Classes(::std::vec![#(#krate::FailureClass::#classes),*])))
     }
 
-    /// Text, which is checked here, or an expression, whose value is checked where it is used.
-    fn duration(&self, max: Option<Duration>) -> Result<TokenStream> {
-        match &self.0 {
-            Expr::Lit(_) | Expr::Unary(_) => self.fixed_duration(max).map(written),
-            _ => Ok(self.of_service()),
-        }
-    }
-
-    fn fixed_duration(&self, max: Option<Duration>) -> Result<Duration> {
-        let refuse = |message: String| Err(self.refuse(message));
-        let Ok(text) = syn::parse2::<LitStr>(self.to_token_stream()) else {
-            return refuse("SF003: a duration is text; write \"500ms\", \"30s\", \"5m\", \"24h\" or \"7d\"".into());
-        };
-        let value = text.value();
-        match duration::read(&value) {
-            None => refuse(format!(
-                "SF003: {value:?} is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d"
-            )),
-            Some(duration) if duration.is_zero() => refuse(format!(
-                "SF003: {value:?} is no time at all; write a duration of more than nothing"
-            )),
-            Some(duration) if max.is_some_and(|max| duration > max) => refuse(format!(
-                "SF003: {value:?} is more than ten years; write less, and keep what must stay longer in a table of yours"
-            )),
-            Some(duration) => Ok(duration),
-        }
-    }
-
     /// A duration as `Cache-Control` can say it.
     fn whole_seconds(&self) -> Result<Duration> {
         let duration = self.fixed_duration(None)?;
@@ -400,13 +314,6 @@ impl Value {
                 "SF003: caches count in seconds, and this is not a whole number of them; write \"1s\" or more",
             )),
         }
-    }
-
-    /// An expression in which `self` is the service, as it is in its methods.
-    fn of_service(&self) -> TokenStream {
-        replaced(self.to_token_stream(), &mut |ident, _| {
-            (ident == "self").then(|| quote_spanned!(ident.span()=> self.service))
-        })
     }
 
     /// `json`, `form` or `[json, form]`
@@ -456,27 +363,6 @@ fn bracketed_words(input: ParseStream) -> Result<Vec<Ident>> {
     bracketed!(content in input);
     let words = Punctuated::<Ident, Token![,]>::parse_terminated(&content)?;
     Ok(words.into_iter().collect())
-}
-
-/// `business_rule` as `BusinessRule`, if it is known.
-fn variant(word: &Ident, known: &[&str]) -> Result<Ident> {
-    let text = word.to_string();
-    if !known.contains(&text.as_str()) {
-        let message = format!(
-            "SF011: `{text}` is not known here; write {}{}",
-            list(known),
-            did_you_mean(&text, known)
-        );
-        return Err(Error::new(word.span(), message));
-    }
-    let capitalised = |part: &str| part[..1].to_uppercase() + &part[1..];
-    let name: String = text.split('_').map(capitalised).collect();
-    Ok(Ident::new(&name, word.span()))
-}
-
-pub(super) fn written(duration: Duration) -> TokenStream {
-    let millis = duration.as_millis() as u64;
-    quote!(::core::time::Duration::from_millis(#millis))
 }
 
 /// The path as if it stood at this place, so that a warning about it points there.

@@ -1,10 +1,8 @@
 //! What is written for a block, and what is said of a wrong one, on tokens. Warnings, and what only the compiler can find
 //! in what was written, are in `crates/steadfast/tests/ui`.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use super::*;
+use crate::snapshot::{assert_snapshot, said};
 
 const ALL: Build = Build {
     databases: [
@@ -22,34 +20,13 @@ const ALL: Build = Build {
 
 fn expanded(build: Build, arguments: &str, block: &str) -> (TokenStream, Vec<(String, String)>) {
     let parse = |text: &str| text.parse().expect("tokens");
-    let said = |error: Error| {
-        let each = error.into_iter();
-        each.map(|error| (error.to_string(), error.span().source_text().unwrap_or_default()))
-            .collect()
-    };
     let (written, mistakes) = expand_for(build, parse(arguments), parse(block));
-    (written, mistakes.into_error().map(said).unwrap_or_default())
+    (written, said(mistakes))
 }
 
 /// What is said of a method with this attribute and these arguments and answer, and the text it points at.
 fn said_of(method: &str) -> Vec<(String, String)> {
     expanded(ALL, "db = Sqlite", &format!("impl Orders {{ {method} }}")).1
-}
-
-/// As a person would see it in their editor.
-fn formatted(tokens: &TokenStream) -> String {
-    let mut rustfmt = Command::new("rustfmt")
-        .args(["--edition", "2024", "--config", "max_width=120"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("rustfmt is a part of the toolchain");
-    let mut stdin = rustfmt.stdin.take().expect("it is piped");
-    stdin.write_all(tokens.to_string().as_bytes()).expect("rustfmt reads");
-    drop(stdin);
-    let output = rustfmt.wait_with_output().expect("rustfmt ends");
-    assert!(output.status.success(), "what is written is not Rust: {tokens}");
-    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 const SMALL: &str = r#"
@@ -72,26 +49,20 @@ impl Orders {
 }
 "#;
 
-/// `UPDATE_SNAPSHOTS=1 cargo test -p steadfast-macros` writes them anew.
-fn assert_snapshot(name: &str, arguments: &str) {
-    let (written, mistakes) = expanded(ALL, arguments, SMALL);
+fn assert_written(name: &str, arguments: &str, block: &str) {
+    let (written, mistakes) = expanded(ALL, arguments, block);
     assert_eq!(mistakes, []);
-    let file = format!("{}/snapshots/{name}.rs", env!("CARGO_MANIFEST_DIR"));
-    let written = formatted(&written);
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&file, &written).expect("the snapshot is written");
-    }
-    assert_eq!(written, std::fs::read_to_string(&file).unwrap_or_default(), "{file}");
+    assert_snapshot(name, &written);
 }
 
 #[test]
 fn a_small_service_on_one_database_is_written_as_a_person_would() {
-    assert_snapshot("one_database", "db = Sqlite");
+    assert_written("one_database", "db = Sqlite", SMALL);
 }
 
 #[test]
 fn a_small_service_on_two_databases_has_its_handlers_twice_and_the_rest_once() {
-    assert_snapshot("two_databases", "db = [Sqlite, Postgres]");
+    assert_written("two_databases", "db = [Sqlite, Postgres]", SMALL);
 }
 
 #[test]

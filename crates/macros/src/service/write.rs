@@ -7,9 +7,10 @@ use syn::{Attribute, FnArg, GenericParam, Generics, Ident, ImplItem, ImplItemFn,
 
 use super::elsewhere::attributes;
 use super::handler::{Argument, Handler, Role};
-use super::options::{Kind, Options, written};
+use super::options::{Kind, Options};
 use super::{Service, speaks_of_db};
 use crate::database::Database;
+use crate::value::written;
 
 pub(super) fn service(service: &Service) -> TokenStream {
     let face = Face::new(service);

@@ -1,4 +1,5 @@
-//! What `#[steadfast::service]` and `retry!` refuse, and the exact words: one file in `fail/` for each kind of mistake.
+//! What `#[steadfast::service]`, `#[derive(Event)]` and `retry!` refuse, and the exact words: one file in `fail/` for each kind of
+//! mistake. What they take without a word is in `pass/`, and in `tests/service`.
 //!
 //! The words of rustc itself differ between its versions: the files are those of the toolchain of this workspace. After a
 //! change of ours, `TRYBUILD=overwrite cargo test -p steadfast --all-features --test ui` writes them anew; read them.
@@ -10,7 +11,9 @@ use steadfast::Diagnostic;
 
 #[test]
 fn mistakes_are_said_at_their_place_with_code_and_advice() {
-    trybuild::TestCases::new().compile_fail("tests/ui/fail/*.rs");
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/ui/fail/*.rs");
+    cases.pass("tests/ui/pass/*.rs");
 }
 
 /// Every code that is said is explained, and every code that is explained is said somewhere here.

@@ -1,0 +1,1 @@
+../../steadfast/src/outbox/name.rs
