@@ -10,22 +10,27 @@
 mod backoff;
 mod text;
 
-use std::time::Duration;
-
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::quote;
+use syn::{Path, parse_quote};
 
 use crate::mistakes::Mistakes;
+use crate::value::written;
 use backoff::{Backoff, Jitter, Settings};
 use text::Reader;
 
 pub(crate) fn expand(tokens: TokenStream) -> TokenStream {
     let mut mistakes = Mistakes::default();
-    let settings = read(&split(tokens), &mut mistakes);
-    // After a mistake the default stands there, so that nothing else is said to be wrong.
-    let policy = write(&settings.unwrap_or(Settings::DEFAULT));
+    let policy = policy(tokens, Span::call_site(), &parse_quote!(::steadfast), &mut mistakes);
     let mistakes = mistakes.into_compile_errors();
     quote!({ #mistakes #policy })
+}
+
+/// The policy that these options say; `span` is where they stand.
+pub(crate) fn policy(tokens: TokenStream, span: Span, krate: &Path, mistakes: &mut Mistakes) -> TokenStream {
+    let settings = read(&split(tokens), span, mistakes);
+    // After a mistake the default stands there, so that nothing else is said to be wrong.
+    write(&settings.unwrap_or(Settings::DEFAULT), krate)
 }
 
 /// The tokens between commas.
@@ -36,7 +41,7 @@ fn split(tokens: TokenStream) -> Vec<TokenStream> {
     options.map(|option| option.iter().cloned().collect()).collect()
 }
 
-fn read(options: &[TokenStream], mistakes: &mut Mistakes) -> Option<Settings> {
+fn read(options: &[TokenStream], span: Span, mistakes: &mut Mistakes) -> Option<Settings> {
     let mut reader = Reader::new();
     let mut is_fine = true;
     for option in options {
@@ -58,12 +63,12 @@ fn read(options: &[TokenStream], mistakes: &mut Mistakes) -> Option<Settings> {
         .find(|option| option.to_string().starts_with(refusal.option))
     {
         Some(option) => mistakes.at(option, message),
-        None => mistakes.here(Span::call_site(), message),
+        None => mistakes.here(span, message),
     }
     None
 }
 
-fn write(settings: &Settings) -> TokenStream {
+fn write(settings: &Settings, krate: &Path) -> TokenStream {
     let Settings {
         retries,
         backoff,
@@ -78,33 +83,27 @@ fn write(settings: &Settings) -> TokenStream {
         Backoff::Exponential(base) => (quote!(Exponential), Some(*base)),
         Backoff::Custom(_) => unreachable!("no text says this"),
     };
-    let base = base.map(duration).map(|base| quote!((#base)));
+    let base = base.map(written).map(|base| quote!((#base)));
     let jitter = match jitter {
         Jitter::None => quote!(None),
         Jitter::Full => quote!(Full),
         Jitter::Equal => quote!(Equal),
         Jitter::Decorrelated => quote!(Decorrelated),
     };
-    let cap = duration(*cap);
-    let max_age = match max_age.map(duration) {
+    let cap = written(*cap);
+    let max_age = match max_age.map(written) {
         Some(max_age) => quote!(::core::option::Option::Some(#max_age)),
         None => quote!(::core::option::Option::None),
     };
     quote! {
-        ::steadfast::RetryPolicy::checked(
+        #krate::RetryPolicy::checked(
             #retries,
-            ::steadfast::Backoff::#growth #base,
+            #krate::Backoff::#growth #base,
             #cap,
-            ::steadfast::Jitter::#jitter,
+            #krate::Jitter::#jitter,
             #max_age,
         )
     }
-}
-
-/// Text has no finer unit.
-fn duration(duration: Duration) -> TokenStream {
-    let millis = duration.as_millis() as u64;
-    quote!(::core::time::Duration::from_millis(#millis))
 }
 
 #[cfg(test)]

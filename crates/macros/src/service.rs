@@ -1,12 +1,13 @@
-//! `#[steadfast::service] impl Orders { .. }`: commands and queries, and the face by which they are called and mounted.
+//! `#[steadfast::service] impl Orders { .. }`: commands, queries and reactions, and the face by which they are called and mounted.
 //!
-//! Parse (this file, [`handler`], [`options`], [`route`]) understands the block and collects every mistake; [`write`] puts down
+//! Parse (this file, [`handler`], [`options`], [`route`], [`reaction`]) understands the block and collects every mistake; [`write`] puts down
 //! what a person would have written. With mistakes, what was understood is written too, so that they are all that is reported.
 
 pub(crate) mod elsewhere;
 mod handler;
 mod options;
 mod route;
+mod reaction;
 mod write;
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,9 @@ use syn::{
 use crate::database::{Database, POSTGRES, SQLITE};
 use crate::mistakes::Mistakes;
 use crate::value::unknown;
-use handler::Handler;
+use handler::{Handler, may_meet};
 use options::Kind;
+use reaction::Reaction;
 
 /// What steadfast was built with.
 #[derive(Clone, Copy)]
@@ -57,7 +59,7 @@ fn expand_for(build: Build, arguments: TokenStream, item: TokenStream) -> (Token
         return (item, mistakes);
     };
     let Some(name) = mistakes.keep(name_of(&block)) else {
-        methods(&mut block).for_each(|method| method.attrs.retain(|attribute| Kind::of(attribute).is_none()));
+        methods(&mut block).for_each(|method| method.attrs.retain(|attribute| Ours::of(attribute).is_none()));
         return (block.into_token_stream(), mistakes);
     };
     let arguments = Arguments::parse(arguments, build, &mut mistakes);
@@ -200,6 +202,7 @@ struct Service {
     /// The block as the user wrote it, without our attributes.
     block: ItemImpl,
     handlers: Vec<Handler>,
+    reactions: Vec<Reaction>,
 }
 
 impl Service {
@@ -207,10 +210,16 @@ impl Service {
         let Arguments { krate, databases } = arguments;
         elsewhere::name_lifetimes(&mut block);
         let self_ty = (*block.self_ty).clone();
-        let mut handlers = Vec::new();
+        let (mut handlers, mut reactions) = (Vec::new(), Vec::new());
         for method in methods(&mut block) {
-            if let Some((kind, attribute)) = take_ours(method, mistakes) {
-                handlers.extend(Handler::parse(kind, &attribute, method, &self_ty, &krate, mistakes));
+            match take_ours(method, mistakes) {
+                Some((Ours::Handler(kind), attribute)) => {
+                    handlers.extend(Handler::parse(kind, &attribute, method, &self_ty, &krate, mistakes));
+                }
+                Some((Ours::Reaction, attribute)) => {
+                    reactions.extend(Reaction::parse(&name, &attribute, method, &self_ty, &krate, mistakes));
+                }
+                None => {}
             }
         }
         Self {
@@ -219,6 +228,7 @@ impl Service {
             name,
             block,
             handlers,
+            reactions,
         }
     }
 
@@ -230,7 +240,7 @@ impl Service {
             let others = || {
                 self.handlers[..place]
                     .iter()
-                    .filter(|other| other.may_be_there_with(handler))
+                    .filter(|other| may_meet(&other.cfgs, &handler.cfgs))
             };
             if others().any(|other| other.options.operation.value() == operation.value()) {
                 let message = format!(
@@ -252,27 +262,56 @@ impl Service {
                 mistakes.here(route.span, message);
             }
         }
+        for (place, reaction) in self.reactions.iter().enumerate() {
+            let Reaction { target, name, .. } = reaction;
+            let mut others = self.reactions[..place]
+                .iter()
+                .filter(|other| may_meet(&other.cfgs, &reaction.cfgs));
+            if let Some(other) = others.find(|other| other.target.value() == target.value()) {
+                let message = format!(
+                    "SF016: `{}` is the target {:?} already, and would take the deliveries of `{name}`; give it a `name` of its own",
+                    other.name,
+                    target.value()
+                );
+                mistakes.at(target, message);
+            }
+        }
+    }
+}
+
+/// What one of our attributes makes of a method.
+enum Ours {
+    Handler(Kind),
+    Reaction,
+}
+
+impl Ours {
+    fn of(attribute: &Attribute) -> Option<Self> {
+        match Kind::of(attribute) {
+            Some(kind) => Some(Self::Handler(kind)),
+            None => Reaction::is_declared_by(attribute).then_some(Self::Reaction),
+        }
     }
 }
 
 /// Removes our attribute from a method, if it has one.
-fn take_ours(method: &mut ImplItemFn, mistakes: &mut Mistakes) -> Option<(Kind, Attribute)> {
+fn take_ours(method: &mut ImplItemFn, mistakes: &mut Mistakes) -> Option<(Ours, Attribute)> {
     let place = method
         .attrs
         .iter()
-        .position(|attribute| Kind::of(attribute).is_some())?;
+        .position(|attribute| Ours::of(attribute).is_some())?;
     let attribute = method.attrs.remove(place);
     method.attrs.retain(|other| {
-        let is_ours = Kind::of(other).is_some();
+        let is_ours = Ours::of(other).is_some();
         if is_ours {
             mistakes.at(
                 other,
-                "SF010: a method is one command or one query; remove this attribute",
+                "SF010: a method is one command, one query or one reaction; remove this attribute",
             );
         }
         !is_ours
     });
-    Some((Kind::of(&attribute)?, attribute))
+    Some((Ours::of(&attribute)?, attribute))
 }
 
 /// Whether some tokens speak of `Db`, the database that the block is written for.

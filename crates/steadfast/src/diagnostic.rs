@@ -91,6 +91,14 @@ impl Diagnostic {
                           its `ordering_key` is a field or an expression of `self`, and `#[redact]` stands on fields with a name. An \
                           event that is `in_process` has no row, so nothing of it can be delayed, expire or be ordered.",
         },
+        Diagnostic {
+            code: "SF016",
+            title: "a reaction does not have the right shape",
+            explanation: "A reaction is `#[on(OrderPlaced)] async fn name(&self, tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), E>`, or \
+                          takes `cx: &EventCx` instead of the transaction to call others; the event may be `&OrderPlaced`. Deliveries \
+                          are stored under the name of their target, by default the service's and the method's (`stock.reserve`): no \
+                          two reactions have the same, and `name = \"..\"` gives another.",
+        },
     ];
 }
 

@@ -17,7 +17,7 @@
 //! | `postgres` | `Steadfast<Postgres>`, with rustls and ring |
 //! | `tower` | [`breaker::BreakerLayer`]: a circuit breaker around a client or a service |
 //! | `axum` | [`Steadfast::idempotent`], [`CmdTx`], [`Steadfast::routes`], [`Steadfast::serve`]; brings `tower` |
-//! | `service` | [`#[steadfast::service]`](macro@service): commands and queries declared in an `impl` block; [`#[derive(Event)]`](derive@Event) |
+//! | `service` | [`#[steadfast::service]`](macro@service): commands, queries and reactions declared in an `impl` block; [`#[derive(Event)]`](derive@Event) |
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
@@ -153,7 +153,7 @@ pub use sqlx;
 #[cfg(feature = "testing")]
 pub use steadfast_macros::test;
 
-/// Declares commands and queries in an `impl` block: callable from Rust, and mounted over HTTP.
+/// Declares commands, queries and reactions in an `impl` block: callable from Rust, mounted over HTTP, registered for events.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -220,7 +220,77 @@ pub use steadfast_macros::test;
 ///
 /// **`Db`** is the database of `db = ..`; with two, the block is compiled once for each. Without `db`, it is the `Db` in scope.
 ///
-/// **Mistakes** are said by the compiler, at their place, with a code that is listed in [`Diagnostic::ALL`]:
+/// # Reactions
+///
+/// A method with `#[on(..)]` reacts to an [`Event`]. `on(&sf)` registers it; who calls the method themselves may do so as before.
+///
+/// ```no_run
+/// use serde::{Deserialize, Serialize};
+/// use steadfast::sqlx::{self, Sqlite};
+/// use steadfast::{Event, EventCx, Failure, Steadfast, Tx};
+///
+/// #[derive(Serialize, Deserialize, Event)]
+/// #[event("order.placed", ordering_key = order_id)]
+/// pub struct OrderPlaced { order_id: i64, sku: String }
+///
+/// pub struct Stock;
+/// # async fn send_mail(_key: &str, _event: &OrderPlaced) -> Result<(), Failure> { Ok(()) }
+///
+/// #[steadfast::service(db = [Sqlite, Postgres])]
+/// impl Stock {
+///     /// What it writes and the delivery commit together: once.
+///     #[on(OrderPlaced, retry(retries = 5, backoff = exponential("1s"), cap = "5m"))]
+///     pub async fn reserve(&self, tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), Failure> {
+///         let take = "UPDATE stock SET free = free - 1 WHERE sku = $1";
+///         sqlx::query(take).bind(&event.sku).execute(tx.db()).await?;
+///         Ok(())
+///     }
+///
+///     /// A call to others, outside a transaction, at least once: with the key that stays the same.
+///     #[on(OrderPlaced, name = "stock.mail", concurrency = 8, on_dead = skip, time_limit = "30s")]
+///     async fn tell_the_warehouse(&self, cx: &EventCx, event: &OrderPlaced) -> Result<(), Failure> {
+///         send_mail(cx.key(), event).await
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> steadfast::Result<()> {
+/// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+/// # sf.transact(async |tx| {
+/// #     sqlx::query("CREATE TABLE stock (sku TEXT PRIMARY KEY, free INTEGER NOT NULL)").execute(tx.db()).await?;
+/// #     Ok(())
+/// # }).await?;
+/// Stock.on(&sf); // the targets `stock.reserve` and `stock.mail`
+/// # sf.declare().await?;
+/// sf.transact(async |tx| {
+///     tx.publish(&OrderPlaced { order_id: 1, sku: "tea".into() })?;
+///     Ok(())
+/// }).await?;
+/// sf.drain().await?; // in a test; a service calls `sf.serve(..)` or `sf.dispatch()`
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It is async, takes `&self`, then `tx: &mut Tx<Db>` or `cx: &`[`EventCx`], then the event or a reference to it, and returns
+/// `Result<(), E>` with an `E` that is `Into<`[`Failure`]`>`. Behind the event's type come options, in any order:
+///
+/// | option | is | without it |
+/// |---|---|---|
+/// | `name = "stock.reserve"` | the target: the name that deliveries are stored under | the service's name in snake case, a dot, the method's |
+/// | `retry(..)` | the options of [`retry!`](macro@retry), checked in the same way; or `retry = POLICY` | the default policy |
+/// | `lease = "5m"` | how long a node may be silent before another one takes over | the dispatcher's |
+/// | `concurrency = 8` | how many run at once in this process | the dispatcher's |
+/// | `on_dead = skip` | whether events of the same ordering key `wait` behind one that was given up, or `skip` it | `wait` |
+/// | `time_limit = "30s"` | how long one attempt may take | no limit |
+///
+/// **The name is stored.** Deliveries that wait belong to it. Who renames a method without a `name`, or its service, makes another
+/// target, and what waits for the old one waits until a node has it again: write `name = ".."` with the old name first.
+///
+/// A value that is only known at run time is an expression, in which `self` is the service: `concurrency = self.workers`.
+///
+/// # Mistakes
+///
+/// They are said by the compiler, at their place, with a code that is listed in [`Diagnostic::ALL`]:
 ///
 /// ```compile_fail
 /// # struct Orders;

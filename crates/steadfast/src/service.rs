@@ -5,6 +5,7 @@
 //! response of what came out, and [`register`] sees that an operation means one thing.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
@@ -51,6 +52,19 @@ pub fn register<Db: Database>(sf: &Steadfast<Db>, service: &'static str, operati
             panic!("{:?}", Error::new(Code::OperationTaken, message));
         }
     }
+}
+
+/// A service that reacts to events, on one database: what [`#[on]`](macro@crate::service#reactions) writes, once for each database
+/// of the block. `Orders.on(&sf)` calls it.
+///
+/// By hand it is not needed: register reactions where the program starts.
+#[diagnostic::on_unimplemented(
+    message = "the reactions of `{Self}` are not written for `{Db}`",
+    note = "name the database in `#[steadfast::service(db = [..])]`"
+)]
+pub trait React<Db: Database> {
+    /// Registers its reactions. They keep the service for as long as they are registered.
+    fn react(service: &Arc<Self>, sf: &Steadfast<Db>);
 }
 
 /// What a handler failed with, as the error a caller gets.

@@ -107,18 +107,6 @@ impl Handler {
         })
     }
 
-    /// Whether both are compiled in one build; who is told apart by `#[cfg]` is not.
-    pub(super) fn may_be_there_with(&self, other: &Self) -> bool {
-        let text = |handler: &Self| -> Vec<_> {
-            handler
-                .cfgs
-                .iter()
-                .map(|cfg| cfg.to_token_stream().to_string())
-                .collect()
-        };
-        self.cfgs.is_empty() || other.cfgs.is_empty() || text(self) == text(other)
-    }
-
     pub(super) fn is_over_http(&self) -> bool {
         self.options.route.is_some()
     }
@@ -170,6 +158,12 @@ impl Argument {
     }
 }
 
+/// Whether two methods are compiled in one build; those that are told apart by `#[cfg]` are not.
+pub(super) fn may_meet(one: &[Attribute], other: &[Attribute]) -> bool {
+    let text = |cfgs: &[Attribute]| -> Vec<_> { cfgs.iter().map(|cfg| cfg.to_token_stream().to_string()).collect() };
+    one.is_empty() || other.is_empty() || text(one) == text(other)
+}
+
 /// What is kept while an argument is lent: `&str` from a `String`, `&[T]` from a `Vec<T>`, `&T` from a `T`.
 fn owned(ty: &Type) -> TokenStream {
     let Type::Reference(reference) = ty else {
@@ -194,37 +188,13 @@ struct Shape {
 
 impl Shape {
     fn parse(kind: Kind, signature: &Signature, self_ty: &Type) -> Result<Self> {
-        let name = &signature.ident;
+        let (name, generics) = (&signature.ident, &signature.generics);
         if name == "on" || name == "routes" {
             let message = format!("SF010: `{name}` is what the face calls its own; give this {kind} another name");
             return Err(Error::new(name.span(), message));
         }
-        if signature.asyncness.is_none() {
-            let message = format!("SF010: `{name}` waits for the database, so it is async; write `async fn`");
-            return Err(Error::new(signature.fn_token.span, message));
-        }
-        if let Safety::Unsafe(unsafety) = &signature.safety {
-            let message = format!(
-                "SF010: nobody could keep what `{name}` asks of its callers, since a request calls it; write `async fn`"
-            );
-            return Err(Error::new_spanned(unsafety, message));
-        }
-        let generics = &signature.generics;
-        if generics.type_params().next().is_some() || generics.const_params().next().is_some() {
-            let message = format!(
-                "SF010: nobody could say what `{name}` is generic over, since it is called by name; write concrete types, or put the \
-                 parameter on the `impl`"
-            );
-            return Err(Error::new_spanned(generics, message));
-        }
-        if let Some(bounds) = &generics.where_clause {
-            let message = format!(
-                "SF010: who calls or mounts the service has to meet what `{name}` asks for, so it is said there; put this on the `impl`"
-            );
-            return Err(Error::new_spanned(bounds, message));
-        }
-        let mut inputs = signature.inputs.iter();
-        check_receiver(name, inputs.next(), signature)?;
+        check_signature("SF010", "a request", signature)?;
+        let mut inputs = signature.inputs.iter().skip(1);
         let first = check_first(kind, name, inputs.next(), signature)?;
         let lifetimes: Vec<_> = generics
             .lifetimes()
@@ -243,10 +213,41 @@ impl Shape {
     }
 }
 
-fn check_receiver(name: &Ident, receiver: Option<&FnArg>, signature: &Signature) -> Result<()> {
+/// What all that is called by us has in common: its name says all of it, it waits, and it has its dependencies from `&self`.
+pub(super) fn check_signature(code: &str, caller: &str, signature: &Signature) -> Result<()> {
+    let name = &signature.ident;
+    if signature.asyncness.is_none() {
+        let message = format!("{code}: `{name}` waits for the database, so it is async; write `async fn`");
+        return Err(Error::new(signature.fn_token.span, message));
+    }
+    if let Safety::Unsafe(unsafety) = &signature.safety {
+        let message = format!(
+            "{code}: nobody could keep what `{name}` asks of its callers, since {caller} calls it; write `async fn`"
+        );
+        return Err(Error::new_spanned(unsafety, message));
+    }
+    let generics = &signature.generics;
+    if generics.type_params().next().is_some() || generics.const_params().next().is_some() {
+        let message = format!(
+            "{code}: nobody could say what `{name}` is generic over, since it is called by name; write concrete types, or put the \
+             parameter on the `impl`"
+        );
+        return Err(Error::new_spanned(generics, message));
+    }
+    if let Some(bounds) = &generics.where_clause {
+        let message = format!(
+            "{code}: who calls or mounts the service has to meet what `{name}` asks for, so it is said there; put this on the `impl`"
+        );
+        return Err(Error::new_spanned(bounds, message));
+    }
+    check_receiver(code, signature)
+}
+
+fn check_receiver(code: &str, signature: &Signature) -> Result<()> {
+    let name = &signature.ident;
     let message =
-        format!("SF010: `{name}` has its dependencies from the service, which others use too; write `&self` first");
-    match receiver {
+        format!("{code}: `{name}` has its dependencies from the service, which others use too; write `&self` first");
+    match signature.inputs.first() {
         Some(FnArg::Receiver(receiver)) if matches!(receiver.kind, ReceiverKind::Reference(_, _, None)) => Ok(()),
         Some(input) => Err(Error::new_spanned(input, message)),
         None => Err(Error::new(signature.paren_token.span.join(), message)),
@@ -331,14 +332,14 @@ fn value(kind: Kind, signature: &Signature) -> Result<Type> {
     }
 }
 
-fn last_segment(ty: &Type) -> Option<&PathSegment> {
+pub(super) fn last_segment(ty: &Type) -> Option<&PathSegment> {
     match ungrouped(ty) {
         Type::Path(path) => path.path.segments.last(),
         _ => None,
     }
 }
 
-fn first_type(segment: &PathSegment) -> Option<Type> {
+pub(super) fn first_type(segment: &PathSegment) -> Option<Type> {
     let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
         return None;
     };
@@ -348,7 +349,7 @@ fn first_type(segment: &PathSegment) -> Option<Type> {
     })
 }
 
-fn is_named(ty: &Type, name: &str) -> bool {
+pub(super) fn is_named(ty: &Type, name: &str) -> bool {
     last_segment(ty).is_some_and(|segment| segment.ident == name)
 }
 

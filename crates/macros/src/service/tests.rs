@@ -123,7 +123,7 @@ fn a_handler_of_the_wrong_shape_is_told_why_and_what_to_write() {
         (
             format!("#[command(\"o\")] #[query(\"p\")] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
             "#[query(\"p\")]",
-            "SF010: a method is one command or one query; remove this attribute",
+            "SF010: a method is one command, one query or one reaction; remove this attribute",
         ),
         (
             format!("#[command(\"o\")] async fn a(&self, {tx}, b: &Owner, c: &Owner) -> Result<(), E> {{}}"),
@@ -583,4 +583,320 @@ fn what_steadfast_was_built_without_is_named_with_its_feature() {
         mistakes.iter().all(|(message, _)| message.starts_with("SF013: ")),
         "{mistakes:?}"
     );
+}
+
+const REACTING: &str = r#"
+impl Stock {
+    /// Takes what was ordered.
+    #[on(OrderPlaced, retry(retries = 5, backoff = exponential("1s"), cap = "5m"), concurrency = self.workers)]
+    pub async fn reserve(&self, tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), StockError> {
+        self.take(tx, &event).await
+    }
+
+    #[on(orders::OrderPlaced, name = "stock.mail", lease = "5m", on_dead = skip, time_limit = "30s")]
+    async fn mail(&self, cx: &EventCx, event: &OrderPlaced) -> Result<(), Failure> {
+        self.mailer.send(cx.key(), event).await
+    }
+}
+"#;
+
+#[test]
+fn reactions_are_registered_as_a_person_would() {
+    assert_written("reactions", "db = Sqlite", REACTING);
+}
+
+#[test]
+fn on_two_databases_a_reaction_calls_the_copy_for_its_own() {
+    let (written, mistakes) = expanded(ALL, "db = [Sqlite, Postgres]", REACTING);
+    assert_eq!(mistakes, []);
+    let written = written.to_string().replace(' ', "");
+    for (text, times) in [
+        ("impl::steadfast::service::React<Db>forStock{", 2),
+        ("<StockasStockHandlers>::reserve(&service,tx,event)", 2),
+        // It speaks of no database, and is an ordinary method, once.
+        ("<Stock>::mail(&service,cx,&event)", 2),
+        ("asyncfnmail(&self,cx:&EventCx", 1),
+        ("whereSelf:::steadfast::service::React<Db>", 1),
+    ] {
+        assert_eq!(written.matches(text).count(), times, "{text}: {written}");
+    }
+}
+
+#[test]
+fn each_option_of_a_reaction_is_said_to_the_builder() {
+    for (option, call) in [
+        ("", "::<OrderPlaced>(\"orders.a\").run_boxed("),
+        ("name = \"x.y\"", "::<OrderPlaced>(\"x.y\").run_boxed("),
+        (
+            "lease = \"5m\"",
+            ".lease(::core::time::Duration::from_millis(300000u64)).run_boxed(",
+        ),
+        ("time_limit = LIMITS.long", ".time_limit(LIMITS.long).run_boxed("),
+        ("concurrency = 8", ".concurrency(8).run_boxed("),
+        (
+            "concurrency = self.workers()",
+            ".concurrency(service.workers()).run_boxed(",
+        ),
+        ("on_dead = wait", ".on_dead(::steadfast::OnDead::Wait).run_boxed("),
+        ("retry = self.policy", ".retry(service.policy).run_boxed("),
+        ("retry()", ".retry(::steadfast::RetryPolicy::checked(5u32,"),
+        (
+            "retry(retries = 2, backoff = constant(\"3s\"))",
+            ".retry(::steadfast::RetryPolicy::checked(2u32,::steadfast::Backoff::Constant(::core::time::Duration::from_millis(3000u64)),",
+        ),
+    ] {
+        let method = format!(
+            "#[on(OrderPlaced, {option})] async fn a(&self, tx: &mut Tx<Db>, o: OrderPlaced) -> Result<(), E> {{}}"
+        );
+        assert_eq!(written_for(&method, call), 1, "{option}");
+    }
+}
+
+#[test]
+fn a_target_is_called_like_its_service_and_method() {
+    for (service, method, target) in [
+        ("Stock", "reserve", "stock.reserve"),
+        ("OrderMails", "send_all", "order_mails.send_all"),
+        ("HTTPGateway", "r#move", "http_gateway.move"),
+        ("shop::V2Orders<T>", "a", "v2_orders.a"),
+        ("Area51", "a", "area51.a"),
+    ] {
+        let block = format!(
+            "impl {service} {{ #[on(E)] async fn {method}(&self, tx: &mut Tx<Db>, e: E) -> Result<(), F> {{}} }}"
+        );
+        let (written, mistakes) = expanded(ALL, "db = Sqlite", &block);
+        assert_eq!(mistakes, []);
+        assert!(written.to_string().contains(&format!("({target:?})")), "{written}");
+    }
+}
+
+#[test]
+fn a_wrong_reaction_is_told_why_and_what_to_write() {
+    let (tx, e) = ("tx: &mut Tx<Db>", "e: OrderPlaced");
+    let ok = "-> Result<(), E> {}";
+    let no_event = "SF016: a reaction says the type of its event, so that the compiler can check what it takes; write `#[on(OrderPlaced, ..)]`";
+    let first = "SF016: `a` writes in the transaction that its delivery commits with, or calls others without one; write `tx: &mut Tx<Db>` or `cx: &EventCx` after `&self`";
+    let missing =
+        "SF016: `a` does not take its event; write `event: OrderPlaced` or `event: &OrderPlaced` as the last argument";
+    for (method, points_at, says) in [
+        (format!("#[on] async fn a(&self, {tx}, {e}) {ok}"), "#[on]", no_event),
+        (
+            format!("#[on()] async fn a(&self, {tx}, {e}) {ok}"),
+            "#[on()]",
+            no_event,
+        ),
+        (
+            format!("#[on(lease = \"5m\")] async fn a(&self, {tx}, {e}) {ok}"),
+            "#[on(lease = \"5m\")]",
+            no_event,
+        ),
+        (
+            format!("#[on(\"order.placed\")] async fn a(&self, {tx}, {e}) {ok}"),
+            "\"order.placed\"",
+            no_event,
+        ),
+        (
+            format!("#[on(&OrderPlaced)] async fn a(&self, {tx}, {e}) {ok}"),
+            "&OrderPlaced",
+            no_event,
+        ),
+        (
+            format!("#[on(OrderPlaced)] fn a(&self, {tx}, {e}) {ok}"),
+            "fn",
+            "SF016: `a` waits for the database, so it is async; write `async fn`",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async unsafe fn a(&self, {tx}, {e}) {ok}"),
+            "unsafe",
+            "SF016: nobody could keep what `a` asks of its callers, since an event calls it; write `async fn`",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a<T>(&self, {tx}, e: T) {ok}"),
+            "<T>",
+            "SF016: nobody could say what `a` is generic over, since it is called by name; write concrete types, or put the parameter on the `impl`",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a({tx}, {e}) {ok}"),
+            "tx: &mut Tx<Db>",
+            "SF016: `a` has its dependencies from the service, which others use too; write `&self` first",
+        ),
+        (format!("#[on(OrderPlaced)] async fn a(&self) {ok}"), "(&self)", first),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, {e}) {ok}"),
+            "e: OrderPlaced",
+            first,
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, db: &Pool<Db>, {e}) {ok}"),
+            "db: &Pool<Db>",
+            first,
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, tx: &Tx<Db>, {e}) {ok}"),
+            "tx: &Tx<Db>",
+            first,
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, cx: &mut EventCx, {e}) {ok}"),
+            "cx: &mut EventCx",
+            first,
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, {tx}) {ok}"),
+            "(&self, tx: &mut Tx<Db>)",
+            missing,
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, {tx}, e: &mut OrderPlaced) {ok}"),
+            "&mut OrderPlaced",
+            "SF016: an event is what has happened, and nobody changes it; write `OrderPlaced` or `&OrderPlaced`",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, {tx}, {e}, owner: &Owner) {ok}"),
+            "owner: &Owner",
+            "SF016: `a` is called with its event and nothing else; remove this, and put what it needs into the event or the service",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, {tx}, {e}) {{}}"),
+            "a",
+            "SF001: whether `a` has handled its event is decided by `Ok` or `Err`, and it does not return a `Result`; write `-> Result<(), E>`",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn a(&self, {tx}, {e}) -> Result<Order, E> {{}}"),
+            "Order",
+            "SF016: nobody waits for what `a` returns; write `Result<(), E>`, and publish an event of what others need to know",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn on(&self, {tx}, {e}) {ok}"),
+            "on",
+            "SF016: `on` is what puts the service on a database; give this reaction another name",
+        ),
+        (
+            format!("#[on(OrderPlaced)] async fn größe(&self, {tx}, {e}) {ok}"),
+            "größe",
+            "SF016: deliveries are stored under the name of their target, and \"orders.größe\" cannot be one; give it another by `name = \"stock.reserve\"`",
+        ),
+        (
+            format!("#[on(OrderPlaced)] #[command(\"o\")] async fn a(&self, {tx}, {e}) {ok}"),
+            "#[command(\"o\")]",
+            "SF010: a method is one command, one query or one reaction; remove this attribute",
+        ),
+        (
+            format!("#[on(OrderPlaced)] #[on(OrderPaid)] async fn a(&self, {tx}, {e}) {ok}"),
+            "#[on(OrderPaid)]",
+            "SF010: a method is one command, one query or one reaction; remove this attribute",
+        ),
+    ] {
+        assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");
+    }
+}
+
+#[test]
+fn an_option_of_a_reaction_that_is_wrong_is_told_why_and_what_to_write() {
+    for (options, points_at, says) in [
+        (
+            "concurency = 8",
+            "concurency",
+            "SF011: `concurency` is no option of a reaction; did you mean `concurrency`?\nknown: retry, name, lease, concurrency, on_dead, time_limit",
+        ),
+        ("lease", "lease", "SF011: `lease` has no value; write `lease = ..`"),
+        (
+            "lease(\"5m\")",
+            "lease",
+            "SF011: `lease` has no value; write `lease = ..`",
+        ),
+        (
+            "lease = \"1m\", lease = \"2m\"",
+            "lease",
+            "SF011: `lease` is there twice; once is enough",
+        ),
+        (
+            "lease = \"5 min\"",
+            "\"5 min\"",
+            "SF003: \"5 min\" is not a duration; write a whole number and a unit: 500ms, 30s, 5m, 24h or 7d",
+        ),
+        (
+            "time_limit = \"0s\"",
+            "\"0s\"",
+            "SF003: \"0s\" is no time at all; write a duration of more than nothing",
+        ),
+        (
+            "concurrency = 0",
+            "0",
+            "SF016: `concurrency` is how many run at once, and with less than one none would; write `concurrency = 1` or more",
+        ),
+        (
+            "concurrency = \"8\"",
+            "\"8\"",
+            "SF016: `concurrency` is how many run at once, and with less than one none would; write `concurrency = 1` or more",
+        ),
+        (
+            "on_dead = skipp",
+            "skipp",
+            "SF011: `skipp` is not known here; write `wait` or `skip`; did you mean `skip`?",
+        ),
+        (
+            "name = \"Stock Reserve\"",
+            "\"Stock Reserve\"",
+            "SF016: \"Stock Reserve\" has 'S' in it; write 1 to 100 lower-case letters, digits, `_` and `-`, in parts with a dot between them, as in \"order.placed\"",
+        ),
+        (
+            "name = reserve",
+            "reserve",
+            "SF011: this is not text; write it in quotes",
+        ),
+        (
+            "retry",
+            "retry",
+            "SF011: `retry` says nothing; write `retry(retries = 5, backoff = exponential(\"1s\"))`, or a policy, `retry = POLICY`",
+        ),
+        (
+            "retry(retrys = 5)",
+            "retrys = 5",
+            "SF014: `retrys` is no option of a retry policy; write `retries`, `backoff`, `cap`, `jitter` or `max_age`; did you mean `retries`?",
+        ),
+        (
+            "retry(backoff = exponential(\"2h\"))",
+            "retry",
+            "SF014: `cap` is 3600s and the first delay 7200s; write a cap that is not below it (without one it is 1h)",
+        ),
+        (
+            "lease = \"1m\" name = \"x\"",
+            "name",
+            "SF011: an option ends where the next one begins; write `,` before this",
+        ),
+    ] {
+        let method = format!("#[on(E, {options})] async fn a(&self, tx: &mut Tx<Db>, e: E) -> Result<(), F> {{}}");
+        assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");
+    }
+}
+
+#[test]
+fn two_reactions_have_one_name_only_if_one_of_them_is_not_compiled() {
+    let two = |one: &str, other: &str| {
+        said_of(&format!(
+            "{one} #[on(E)] async fn a(&self, tx: &mut Tx<Db>, e: E) -> Result<(), F> {{}}
+             {other} #[on(E, name = \"orders.a\")] async fn b(&self, tx: &mut Tx<Db>, e: E) -> Result<(), F> {{}}"
+        ))
+    };
+    let says = "SF016: `a` is the target \"orders.a\" already, and would take the deliveries of `b`; give it a `name` of its own";
+    assert_eq!(two("", ""), [(says.to_owned(), "\"orders.a\"".to_owned())]);
+    assert_eq!(two("#[cfg(x)]", "#[cfg(not(x))]"), []);
+}
+
+#[test]
+fn a_block_with_a_wrong_reaction_keeps_its_methods_and_the_rest() {
+    let block = "impl Orders {
+        #[on(E)] async fn a(&self, tx: &mut Tx<Db>, e: E) -> Result<u8, F> {}
+        #[on(E)] async fn b(&self, tx: &mut Tx<Db>, e: E) -> Result<(), F> {}
+    }";
+    let (written, mistakes) = expanded(ALL, "db = Sqlite", block);
+    assert_eq!(mistakes.len(), 1);
+    let written = written.to_string();
+    assert!(!written.contains("# [on"), "{written}");
+    assert!(
+        written.contains("async fn a") && !written.contains("\"orders.a\""),
+        "{written}"
+    );
+    assert!(written.contains("\"orders.b\""), "{written}");
 }

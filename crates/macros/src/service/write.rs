@@ -8,6 +8,7 @@ use syn::{Attribute, FnArg, GenericParam, Generics, Ident, ImplItem, ImplItemFn,
 use super::elsewhere::attributes;
 use super::handler::{Argument, Handler, Role};
 use super::options::{Kind, Options};
+use super::reaction::{Reaction, Works};
 use super::{Service, speaks_of_db};
 use crate::database::Database;
 use crate::value::written;
@@ -33,9 +34,16 @@ impl Service {
         format_ident!("{}Handlers", self.name)
     }
 
-    /// `Db` as the first handler writes it.
+    /// `Db` as the first handler writes it, or the first reaction.
     fn db(&self) -> Ident {
-        let declared = self.handlers.first().and_then(|handler| handler.db.clone());
+        let of_reactions = self.reactions.iter().map(|reaction| &reaction.db);
+        let mut all = self
+            .handlers
+            .first()
+            .map(|handler| &handler.db)
+            .into_iter()
+            .chain(of_reactions);
+        let declared = all.find_map(|db| db.clone());
         declared.unwrap_or_else(|| format_ident!("Db"))
     }
 
@@ -125,7 +133,7 @@ impl<'s> Face<'s> {
             service,
             krate: &service.krate,
             name: format_ident!("{}Service", service.name),
-            vis: widest(service.handlers.iter().map(|handler| &handler.vis)),
+            vis: widest(service),
             db: service.db(),
             cfgs: attributes(&service.block.attrs, "cfg"),
             allows: attributes(&service.block.attrs, "allow"),
@@ -148,15 +156,13 @@ impl<'s> Face<'s> {
         let mut with_db = generics.clone();
         with_db.params.push(parse_quote!(Db: #krate::Database));
         let (db_impl_generics, db_generics, _) = with_db.split_for_impl();
-        let what = format!(
-            "[`{}`] on a database: its commands and queries, to be called and to be mounted.",
-            service.name
-        );
-        let label = service.name.to_string();
-        let operations = service.handlers.iter().map(|handler| {
-            let (cfgs, operation) = (&handler.cfgs, &handler.options.operation);
-            quote!(#(#cfgs)* #operation)
-        });
+        let its = match (service.handlers.is_empty(), service.reactions.is_empty()) {
+            (_, true) => "commands and queries, to be called and to be mounted",
+            (false, false) => "commands and queries, to be called and to be mounted, and its reactions to events",
+            (true, false) => "reactions to events",
+        };
+        let what = format!("[`{}`] on a database: its {its}.", service.name);
+        let on = self.on();
         quote! {
             #(#cfgs)*
             #[doc = #what]
@@ -177,14 +183,57 @@ impl<'s> Face<'s> {
 
             #(#cfgs)*
             impl #impl_generics #self_ty #where_clause {
+                #on
+            }
+        }
+    }
+
+    /// How a service comes to its face, and its reactions to the database.
+    fn on(&self) -> TokenStream {
+        let Self {
+            service,
+            krate,
+            name,
+            vis,
+            ..
+        } = self;
+        let arguments = arguments(&service.block.generics);
+        let label = service.name.to_string();
+        let operations = service.handlers.iter().map(|handler| {
+            let (cfgs, operation) = (&handler.cfgs, &handler.options.operation);
+            quote!(#(#cfgs)* #operation)
+        });
+        let has_operations = !service.handlers.is_empty() || service.reactions.is_empty();
+        let register = has_operations.then(|| {
+            quote! {
+                let service = ::core::concat!(::core::module_path!(), "::", #label);
+                #krate::service::register(steadfast, service, &[#(#operations),*]);
+            }
+        });
+        if service.reactions.is_empty() {
+            return quote! {
                 /// Puts the service on a database.
-                #vis fn on<Db: #krate::Database>(self, steadfast: &#krate::Steadfast<Db>) -> #name #db_generics {
-                    let service = ::core::concat!(::core::module_path!(), "::", #label);
-                    #krate::service::register(steadfast, service, &[#(#operations),*]);
+                #vis fn on<Db: #krate::Database>(self, steadfast: &#krate::Steadfast<Db>) -> #name<#arguments Db> {
+                    #register
                     #name {
                         service: ::std::sync::Arc::new(self),
                         steadfast: ::core::clone::Clone::clone(steadfast),
                     }
+                }
+            };
+        }
+        quote! {
+            /// Puts the service on a database, and registers its reactions there.
+            #vis fn on<Db: #krate::Database>(self, steadfast: &#krate::Steadfast<Db>) -> #name<#arguments Db>
+            where
+                Self: #krate::service::React<Db>,
+            {
+                #register
+                let service = ::std::sync::Arc::new(self);
+                #krate::service::React::react(&service, steadfast);
+                #name {
+                    service,
+                    steadfast: ::core::clone::Clone::clone(steadfast),
                 }
             }
         }
@@ -211,17 +260,24 @@ impl<'s> Face<'s> {
         let arguments = arguments(generics);
         let methods = service.handlers.iter().map(|handler| self.method(handler));
         let routes = self.routes();
-        quote! {
-            #(#cfgs)*
-            const _: () = {
-                #alias
-                #handlers
-
+        let has_methods = !service.handlers.is_empty() || service.reactions.is_empty();
+        let face = has_methods.then(|| {
+            quote! {
                 #(#allows)*
                 impl #impl_generics #name<#arguments #db> #where_clause {
                     #(#methods)*
                     #routes
                 }
+            }
+        });
+        let reactions = (!service.reactions.is_empty()).then(|| self.reactions());
+        quote! {
+            #(#cfgs)*
+            const _: () = {
+                #alias
+                #handlers
+                #face
+                #reactions
             };
         }
     }
@@ -272,9 +328,7 @@ impl<'s> Face<'s> {
             _ => argument.of_caller(),
         });
         let callee = self.callee(handler);
-        // Written by a macro, and seen as such: clippy would else remove it where the error is a `Failure`.
-        let at_returned = Span::call_site().located_at(handler.returned);
-        let into = quote_spanned!(at_returned=> .map_err(::core::convert::Into::into));
+        let into = into_failure(handler.returned);
         let service = of_face("service");
         // What is wrong with the handler's future is said at its name.
         let command = ours_at("command", name.span());
@@ -324,6 +378,79 @@ impl<'s> Face<'s> {
             #vis async fn #name(&self, #who #(#parameters),*) -> #krate::Result<#value> {
                 #answered(#callee(&self.service, #pool, #(#arguments),*).await)
             }
+        }
+    }
+
+    /// How the reactions are registered on one database.
+    fn reactions(&self) -> TokenStream {
+        let Self {
+            service,
+            krate,
+            db,
+            allows,
+            ..
+        } = self;
+        let self_ty = &service.block.self_ty;
+        let mut generics = service.block.generics.clone();
+        if !generics.params.is_empty() {
+            // Reactions stay registered; what borrows cannot.
+            generics
+                .make_where_clause()
+                .predicates
+                .push(parse_quote!(#self_ty: 'static));
+        }
+        let (impl_generics, _, where_clause) = generics.split_for_impl();
+        let [its_service, steadfast] = ["service", "steadfast"].map(ours);
+        let reactions = service.reactions.iter().map(|reaction| self.reaction(reaction));
+        let may_be_none = service.reactions.iter().all(|reaction| !reaction.cfgs.is_empty());
+        let unused = may_be_none.then(|| quote!(let _ = (#its_service, #steadfast);));
+        quote! {
+            #(#allows)*
+            impl #impl_generics #krate::service::React<#db> for #self_ty #where_clause {
+                fn react(#its_service: &::std::sync::Arc<Self>, #steadfast: &#krate::Steadfast<#db>) {
+                    #unused
+                    #(#reactions)*
+                }
+            }
+        }
+    }
+
+    fn reaction(&self, reaction: &Reaction) -> TokenStream {
+        let Reaction {
+            event,
+            target,
+            options,
+            name,
+            cfgs,
+            shape,
+            ..
+        } = reaction;
+        let [service, steadfast] = ["service", "steadfast"].map(ours);
+        let handed = ours_at("event", shape.event);
+        let lent = shape.is_lent.then(|| quote_spanned!(shape.event=> &));
+        let (run, given) = match shape.works {
+            Works::InTransaction => ("run_boxed", "tx"),
+            Works::Outside => ("run_outside_boxed", "cx"),
+        };
+        let given = ours_at(given, shape.first);
+        // What is wrong with the handler's future is said at its name.
+        let run = Ident::new(run, name.span());
+        let callee = self.path_of(name, reaction.is_of_one_database);
+        let into = into_failure(shape.returned);
+        let allow = reaction.is_deprecated.then(|| quote!(#[allow(deprecated)]));
+        let future = quote_spanned! {name.span()=>
+            ::std::boxed::Box::pin(async move { #callee(&#service, #given, #lent #handed).await #into })
+        };
+        quote! {
+            #(#cfgs)*
+            #allow
+            #steadfast.reaction::<#event>(#target) #options .#run({
+                let #service = ::core::clone::Clone::clone(#service);
+                move |#given, #handed| {
+                    let #service = ::core::clone::Clone::clone(&#service);
+                    #future
+                }
+            });
         }
     }
 
@@ -460,10 +587,14 @@ impl<'s> Face<'s> {
         }
     }
 
-    /// The handler as a path: by the trait where the block stands in one.
     fn callee(&self, handler: &Handler) -> TokenStream {
-        let (self_ty, name) = (&self.service.block.self_ty, &handler.name);
-        match self.service.is_for_two() {
+        self.path_of(&handler.name, true)
+    }
+
+    /// A method as a path: by the trait where it is there once for each of two databases.
+    fn path_of(&self, name: &Ident, is_of_one_database: bool) -> TokenStream {
+        let self_ty = &self.service.block.self_ty;
+        match self.service.is_for_two() && is_of_one_database {
             false => quote_spanned!(name.span()=> <#self_ty>::#name),
             true => {
                 let handlers = self.service.handlers_trait();
@@ -472,6 +603,13 @@ impl<'s> Face<'s> {
             }
         }
     }
+}
+
+/// What a handler failed with, as we take it. Written by a macro, and seen as such: clippy would else remove it where the error
+/// is a `Failure`.
+fn into_failure(returned: Span) -> TokenStream {
+    let at_returned = Span::call_site().located_at(returned);
+    quote_spanned!(at_returned=> .map_err(::core::convert::Into::into))
 }
 
 impl Argument {
@@ -522,12 +660,14 @@ fn arguments(generics: &Generics) -> TokenStream {
 }
 
 /// The face can be seen by whoever can see one of its methods.
-fn widest<'v>(all: impl Iterator<Item = &'v Visibility>) -> Visibility {
+fn widest(service: &Service) -> Visibility {
     let width = |vis: &&Visibility| match vis {
         Visibility::Public(_) => 3,
         Visibility::Restricted(vis) if vis.path.is_ident("crate") => 2,
         Visibility::Restricted(_) => 1,
         Visibility::Inherited => 0,
     };
+    let of_reactions = service.reactions.iter().map(|reaction| &reaction.vis);
+    let all = service.handlers.iter().map(|handler| &handler.vis).chain(of_reactions);
     all.max_by_key(width).cloned().unwrap_or(Visibility::Inherited)
 }

@@ -127,6 +127,96 @@ mod by_hand {
     // guide: end
 }
 
+mod reacting {
+    #[derive(Clone)]
+    pub(crate) struct Mailer;
+
+    impl Mailer {
+        async fn send(&self, _key: &str, _sku: &str) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    // guide: reacting
+    use serde::{Deserialize, Serialize};
+    use steadfast::sqlx;
+    use steadfast::{Event, EventCx, Failure, Tx};
+
+    #[derive(Serialize, Deserialize, Event)]
+    #[event("order.placed", ordering_key = order_id)]
+    pub(crate) struct OrderPlaced {
+        pub(crate) order_id: i64,
+        pub(crate) sku: String,
+        #[redact]
+        pub(crate) email: String,
+    }
+
+    pub(crate) struct Stock {
+        pub(crate) mail: Mailer,
+    }
+
+    #[steadfast::service(db = [Sqlite, Postgres])]
+    impl Stock {
+        /// What it writes and its delivery commit together.
+        #[on(OrderPlaced, retry(retries = 5, backoff = exponential("1s"), cap = "5m"))]
+        pub(crate) async fn reserve(&self, tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), Failure> {
+            let take = "UPDATE stock SET free = free - 1 WHERE sku = $1";
+            sqlx::query(take).bind(&event.sku).execute(tx.db()).await?;
+            Ok(())
+        }
+
+        /// Nothing commits with a call to others, so it may happen again: with the same key.
+        #[on(OrderPlaced, name = "stock.mail", concurrency = 8, on_dead = skip, time_limit = "30s")]
+        async fn tell_the_warehouse(&self, cx: &EventCx, event: &OrderPlaced) -> Result<(), Failure> {
+            self.mail.send(cx.key(), &event.sku).await
+        }
+    }
+    // guide: end
+}
+
+mod reacting_by_hand {
+    use std::sync::Arc;
+
+    use super::reacting::{Mailer, OrderPlaced};
+    use steadfast::sqlx::{self, Sqlite};
+    use steadfast::{Failure, Steadfast, Tx, retry};
+
+    struct Stock {
+        mail: Mailer,
+    }
+
+    impl Stock {
+        async fn reserve(&self, tx: &mut Tx<Sqlite>, event: OrderPlaced) -> Result<(), Failure> {
+            let take = "UPDATE stock SET free = free - 1 WHERE sku = $1";
+            sqlx::query(take).bind(&event.sku).execute(tx.db()).await?;
+            let _ = &self.mail;
+            Ok(())
+        }
+    }
+
+    #[rustfmt::skip]
+    pub(crate) fn register(sf: &Steadfast<Sqlite>, mail: Mailer) {
+    // guide: reacting by hand
+    let stock = Arc::new(Stock { mail });
+    sf.reaction::<OrderPlaced>("stock.reserve")
+        .retry(retry!(retries = 5, backoff = exponential("1s"), cap = "5m"))
+        .run_boxed(move |tx, event| {
+            let stock = Arc::clone(&stock);
+            Box::pin(async move { stock.reserve(tx, event).await })
+        });
+    // guide: end
+    }
+}
+
+#[tokio::test]
+async fn reactions_are_registered_by_declaration_or_by_hand() {
+    let declared = Steadfast::<Sqlite>::open("sqlite::memory:").await.unwrap();
+    let mail = reacting::Mailer;
+    reacting::Stock { mail: mail.clone() }.on(&declared);
+    let by_hand = Steadfast::<Sqlite>::open("sqlite::memory:").await.unwrap();
+    reacting_by_hand::register(&by_hand, mail);
+}
+
 #[tokio::test]
 async fn what_is_declared_and_what_is_written_by_hand_are_one_thing() {
     let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await.unwrap();
@@ -152,7 +242,7 @@ async fn what_is_declared_and_what_is_written_by_hand_are_one_thing() {
 fn the_guide_shows_the_services_as_they_are() {
     let guide = include_str!("../../../../docs/guide/services.md");
     let parts: Vec<_> = include_str!("guide.rs").split("    // guide: ").collect();
-    for name in ["declared\n", "by hand\n"] {
+    for name in ["declared\n", "by hand\n", "reacting\n", "reacting by hand\n"] {
         let program = parts.iter().find_map(|part| part.strip_prefix(name)).unwrap();
         let program: String = program
             .lines()

@@ -6,4 +6,5 @@
 mod events;
 mod guide;
 mod http;
+mod reactions;
 mod shapes;

@@ -308,6 +308,13 @@ mod bare {
     #[allow(dead_code)]
     trait Send {}
 
+    #[derive(::serde::Serialize, ::serde::Deserialize, ::steadfast::Event)]
+    #[event("bare.placed", ordering_key = id, version = 2, delay = "1s", expires_after = "1d")]
+    pub(super) struct Placed {
+        #[redact]
+        id: u8,
+    }
+
     pub(super) struct Bare;
 
     #[::steadfast::service(db = [Sqlite, Postgres])]
@@ -326,6 +333,26 @@ mod bare {
             &self,
             _: &::steadfast::sqlx::Pool<Db>,
         ) -> ::std::result::Result<(), ::steadfast::Failure> {
+            ::std::result::Result::Ok(())
+        }
+
+        #[on(Placed, retry(retries = 1), lease = "1m", concurrency = 2, on_dead = skip, time_limit = "1s")]
+        pub(super) async fn keep(
+            &self,
+            _: &mut ::steadfast::Tx<Db>,
+            service: &Placed,
+        ) -> ::std::result::Result<(), ::steadfast::Failure> {
+            let _ = service;
+            ::std::result::Result::Ok(())
+        }
+
+        #[on(Placed)]
+        pub(super) async fn tell(
+            &self,
+            steadfast: &::steadfast::EventCx,
+            tx: Placed,
+        ) -> ::std::result::Result<(), ::steadfast::Failure> {
+            let _ = (steadfast, tx);
             ::std::result::Result::Ok(())
         }
     }

@@ -1,0 +1,326 @@
+//! A method with `#[on(..)]`, understood: what it reacts to, under which name, and how often it is tried.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, Expr, FnArg, Ident, ImplItemFn, LitInt, LitStr, Meta, Path, Result, ReturnType, Signature, Token,
+    Type, Visibility,
+};
+
+use super::elsewhere::{attributes, find, ungrouped, without_self};
+use super::handler::{check_signature, first_type, is_named, last_segment};
+use super::speaks_of_db;
+use crate::mistakes::Mistakes;
+use crate::value::{DURATION_MAX, Given, Value, options, twice, unknown};
+use crate::{name, retry};
+
+const OPTIONS: [&str; 6] = ["retry", "name", "lease", "concurrency", "on_dead", "time_limit"];
+
+pub(super) struct Reaction {
+    pub(super) event: Type,
+    /// The name that deliveries are stored under.
+    pub(super) target: LitStr,
+    /// Calls of the builder: `.lease(..)`.
+    pub(super) options: TokenStream,
+    pub(super) name: Ident,
+    pub(super) vis: Visibility,
+    /// Whether its callers are told to stop: we are one, and go on.
+    pub(super) is_deprecated: bool,
+    /// What decides whether the method is there.
+    pub(super) cfgs: Vec<Attribute>,
+    /// Whether the method is there once for each database, where there are two.
+    pub(super) is_of_one_database: bool,
+    /// `Db` as it stands in the signature.
+    pub(super) db: Option<Ident>,
+    pub(super) shape: Shape,
+}
+
+/// A signature that a reaction can have.
+pub(super) struct Shape {
+    pub(super) works: Works,
+    /// Where the transaction or the context is declared.
+    pub(super) first: Span,
+    /// Where the event is declared, and whether it is lent.
+    pub(super) event: Span,
+    pub(super) is_lent: bool,
+    /// Where the answer is declared.
+    pub(super) returned: Span,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Works {
+    /// With `tx: &mut Tx<Db>`.
+    InTransaction,
+    /// With `cx: &EventCx`.
+    Outside,
+}
+
+impl Reaction {
+    /// Whether an attribute makes one.
+    pub(super) fn is_declared_by(attribute: &Attribute) -> bool {
+        let last = attribute.path().segments.last();
+        last.is_some_and(|segment| segment.ident == "on")
+    }
+
+    /// Understands a method; `None` if that is not possible, and it has been said why.
+    pub(super) fn parse(
+        service: &Ident,
+        attribute: &Attribute,
+        method: &ImplItemFn,
+        self_ty: &Type,
+        krate: &Path,
+        mistakes: &mut Mistakes,
+    ) -> Option<Self> {
+        let declared = mistakes.keep(declared(attribute, self_ty));
+        let shape = mistakes.keep(Shape::parse(&method.sig));
+        let ((event, options), shape) = declared.zip(shape)?;
+        let mut reader = Reader {
+            krate,
+            target: None,
+            calls: TokenStream::new(),
+        };
+        for (place, (name, given)) in options.iter().enumerate() {
+            let is_there = options[..place].iter().any(|(other, _)| other == name);
+            let read = match is_there {
+                true => Err(twice(name)),
+                false => reader.option(name, given, mistakes),
+            };
+            mistakes.keep(read);
+        }
+        let name = method.sig.ident.clone();
+        let target = match reader.target {
+            Some(target) => target,
+            None => mistakes.keep(default_target(service, &name))?,
+        };
+        let of = |name: &str| attributes(&method.attrs, name);
+        Some(Self {
+            event,
+            target,
+            options: reader.calls,
+            vis: method.vis.clone(),
+            is_deprecated: !of("deprecated").is_empty(),
+            cfgs: of("cfg"),
+            is_of_one_database: speaks_of_db(method),
+            db: method
+                .sig
+                .inputs
+                .get(1)
+                .and_then(|first| find(first.to_token_stream(), "Db")),
+            name,
+            shape,
+        })
+    }
+}
+
+/// The event's type, and the options behind it.
+fn declared(attribute: &Attribute, self_ty: &Type) -> Result<(Type, Vec<(Ident, Given)>)> {
+    let message = "SF016: a reaction says the type of its event, so that the compiler can check what it takes; write `#[on(OrderPlaced, ..)]`";
+    let no_event = || Error::new_spanned(attribute, message);
+    let Meta::List(list) = &attribute.meta else {
+        return Err(no_event());
+    };
+    let parser = |input: ParseStream| {
+        if input.peek(LitStr) {
+            return Err(input.error(message));
+        }
+        if input.peek2(Token![=]) {
+            return Err(no_event());
+        }
+        let event: Type = input.parse().map_err(|_| no_event())?;
+        match ungrouped(&event) {
+            Type::Path(_) => Ok((ungrouped(&event).clone(), options(input)?)),
+            other => Err(Error::new_spanned(other, message)),
+        }
+    };
+    parser.parse2(without_self(list.tokens.clone(), self_ty))
+}
+
+/// `stock.reserve` for `Stock::reserve`.
+fn default_target(service: &Ident, method: &Ident) -> Result<LitStr> {
+    let target = format!("{}.{}", in_snake_case(&service.unraw().to_string()), method.unraw());
+    match name::check(&target) {
+        Ok(()) => Ok(LitStr::new(&target, method.span())),
+        Err(_) => Err(Error::new(
+            method.span(),
+            format!(
+                "SF016: deliveries are stored under the name of their target, and {target:?} cannot be one; give it another by `name = \"stock.reserve\"`"
+            ),
+        )),
+    }
+}
+
+/// `OrderMails` as `order_mails`, `HTTPGateway` as `http_gateway`.
+fn in_snake_case(name: &str) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    let mut written = String::new();
+    for (place, letter) in letters.iter().enumerate() {
+        let before = place.checked_sub(1).map(|place| letters[place]);
+        let next = letters.get(place + 1);
+        let begins_a_word = letter.is_uppercase()
+            && before.is_some_and(|before| {
+                before.is_lowercase()
+                    || before.is_numeric()
+                    || before.is_uppercase() && next.is_some_and(|next| next.is_lowercase())
+            });
+        if begins_a_word {
+            written.push('_');
+        }
+        written.extend(letter.to_lowercase());
+    }
+    written
+}
+
+/// Reads one option after the other.
+struct Reader<'k> {
+    krate: &'k Path,
+    target: Option<LitStr>,
+    calls: TokenStream,
+}
+
+impl Reader<'_> {
+    fn option(&mut self, name: &Ident, given: &Given, mistakes: &mut Mistakes) -> Result<()> {
+        let krate = self.krate;
+        let value = || given.value(name);
+        let call = match name.to_string().as_str() {
+            "name" => {
+                let target = value()?.text()?;
+                if let Err(wrong) = name::check(&target.value()) {
+                    mistakes.at(&target, format!("SF016: {wrong}"));
+                }
+                self.target = Some(target);
+                return Ok(());
+            }
+            "retry" => match given {
+                Given::List(policy) => retry::policy(policy.clone(), name.span(), krate, mistakes),
+                Given::Value(policy) => policy.with_self(of_service),
+                Given::Nothing => {
+                    let message = "SF011: `retry` says nothing; write `retry(retries = 5, backoff = exponential(\"1s\"))`, or a policy, `retry = POLICY`";
+                    return Err(Error::new(name.span(), message));
+                }
+            },
+            "lease" => value()?.duration(Some(DURATION_MAX), of_service)?,
+            "time_limit" => value()?.duration(None, of_service)?,
+            "concurrency" => concurrency(value()?)?,
+            "on_dead" => {
+                let on_dead = value()?.word(&["wait", "skip"])?;
+                quote!(#krate::OnDead::#on_dead)
+            }
+            _ => return Err(unknown(name, "a reaction", &OPTIONS)),
+        };
+        self.calls.extend(quote!(.#name(#call)));
+        Ok(())
+    }
+}
+
+/// `self` of a method where reactions are registered.
+fn of_service(this: &Ident) -> TokenStream {
+    Ident::new("service", Span::mixed_site().located_at(this.span())).into_token_stream()
+}
+
+/// A number, which is checked here, or an expression, whose value is checked where it is used.
+fn concurrency(value: &Value) -> Result<TokenStream> {
+    let (Expr::Lit(_) | Expr::Unary(_)) = &value.0 else {
+        return Ok(value.with_self(of_service));
+    };
+    let number: Option<LitInt> = value.parse("a number").ok();
+    match number.filter(|number| number.base10_parse::<usize>().is_ok_and(|number| number > 0)) {
+        Some(number) => Ok(number.into_token_stream()),
+        None => Err(value.refuse(
+            "SF016: `concurrency` is how many run at once, and with less than one none would; write `concurrency = 1` or more",
+        )),
+    }
+}
+
+impl Shape {
+    fn parse(signature: &Signature) -> Result<Self> {
+        let name = &signature.ident;
+        if name == "on" {
+            let message = "SF016: `on` is what puts the service on a database; give this reaction another name";
+            return Err(Error::new(name.span(), message));
+        }
+        check_signature("SF016", "an event", signature)?;
+        let mut inputs = signature.inputs.iter().skip(1);
+        let (works, first) = first(inputs.next(), signature)?;
+        let (event, is_lent) = event(inputs.next(), signature)?;
+        if let Some(other) = inputs.next() {
+            let message = format!(
+                "SF016: `{name}` is called with its event and nothing else; remove this, and put what it needs into the event or the service"
+            );
+            return Err(Error::new_spanned(other, message));
+        }
+        check_answer(signature)?;
+        Ok(Self {
+            works,
+            first,
+            event,
+            is_lent,
+            returned: signature.output.span(),
+        })
+    }
+}
+
+fn first(first: Option<&FnArg>, signature: &Signature) -> Result<(Works, Span)> {
+    let message = format!(
+        "SF016: `{}` writes in the transaction that its delivery commits with, or calls others without one; write `tx: &mut Tx<Db>` or \
+         `cx: &EventCx` after `&self`",
+        signature.ident
+    );
+    let Some(FnArg::Typed(argument)) = first else {
+        return Err(Error::new(signature.paren_token.span.join(), message));
+    };
+    let Type::Reference(reference) = ungrouped(&argument.ty) else {
+        return Err(Error::new_spanned(argument, message));
+    };
+    let is_one_of = |names: &[&str]| names.iter().any(|name| is_named(&reference.elem, name));
+    match reference.mutability {
+        Some(_) if !is_one_of(&["EventCx"]) => Ok((Works::InTransaction, argument.ty.span())),
+        None if !is_one_of(&["Tx", "Pool", "Owner"]) => Ok((Works::Outside, argument.ty.span())),
+        _ => Err(Error::new_spanned(argument, message)),
+    }
+}
+
+/// Where the event is, and whether it is lent.
+fn event(event: Option<&FnArg>, signature: &Signature) -> Result<(Span, bool)> {
+    let Some(FnArg::Typed(argument)) = event else {
+        let message = format!(
+            "SF016: `{}` does not take its event; write `event: OrderPlaced` or `event: &OrderPlaced` as the last argument",
+            signature.ident
+        );
+        return Err(Error::new(signature.paren_token.span.join(), message));
+    };
+    match ungrouped(&argument.ty) {
+        Type::Reference(reference) if reference.mutability.is_some() => Err(Error::new_spanned(
+            reference,
+            "SF016: an event is what has happened, and nobody changes it; write `OrderPlaced` or `&OrderPlaced`",
+        )),
+        Type::Reference(reference) => Ok((reference.span(), true)),
+        ty => Ok((ty.span(), false)),
+    }
+}
+
+/// It ends with `Ok` or `Err`, and with nothing else that anybody could take.
+fn check_answer(signature: &Signature) -> Result<()> {
+    let name = &signature.ident;
+    let message = format!(
+        "SF001: whether `{name}` has handled its event is decided by `Ok` or `Err`, and it does not return a `Result`; write `-> Result<(), E>`"
+    );
+    let ReturnType::Type(_, returned) = &signature.output else {
+        return Err(Error::new_spanned(name, message));
+    };
+    let value = last_segment(returned)
+        .filter(|segment| segment.ident == "Result")
+        .and_then(first_type);
+    match value.as_ref().map(ungrouped) {
+        Some(Type::Tuple(tuple)) if tuple.elems.is_empty() => Ok(()),
+        Some(value) => Err(Error::new_spanned(
+            value,
+            format!(
+                "SF016: nobody waits for what `{name}` returns; write `Result<(), E>`, and publish an event of what others need to know"
+            ),
+        )),
+        None => Err(Error::new_spanned(returned, message)),
+    }
+}

@@ -1,0 +1,22 @@
+#![allow(unused)]
+
+use serde::{Deserialize, Serialize};
+use steadfast::{Event, EventCx, Failure, Tx};
+
+#[derive(Serialize, Deserialize, Event)]
+#[event("order.placed")]
+struct OrderPlaced;
+
+struct Stock;
+
+struct OutOfStock;
+
+#[steadfast::service(db = Sqlite)]
+impl Stock {
+    #[on(OrderPlaced)]
+    async fn reserve(&self, tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), OutOfStock> {
+        Err(OutOfStock)
+    }
+}
+
+fn main() {}
