@@ -11,6 +11,7 @@ pub(crate) mod dispatcher;
 mod event;
 mod in_process;
 mod message;
+mod name;
 mod publications;
 pub(crate) mod reaction;
 

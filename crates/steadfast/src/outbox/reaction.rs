@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::TargetRow;
 use super::cx::EventCx;
 use super::event::Event;
-use super::message::check_type;
+use super::name;
 use crate::clock::ReadDuration;
 use crate::command::execute::{self, Handled, Handler, Verdict};
 use crate::command::{AsyncReact, CommandOptions, Outcome};
@@ -33,7 +33,7 @@ const OUTSIDE_CONCURRENCY: u32 = 64;
 const TURNS: u32 = 32;
 
 /// The future of a handler whose type is forgotten.
-pub type HandlerFuture<'t> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 't>>;
+pub(crate) type HandlerFuture<'t> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 't>>;
 
 /// What becomes of the events behind one that is dead, where they have an ordering key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,8 +162,12 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
     }
 
     fn register(self, call: Call<Db>) {
-        let fine = check_type(E::TYPE).and_then(|()| check_name(&self.name));
-        fine.unwrap_or_else(|error| panic!("{error:?}"));
+        for (what, name) in [("an event", E::TYPE), ("a reaction", &self.name)] {
+            if let Err(rule) = name::check(name) {
+                let message = format!("{what} cannot be called {rule}");
+                panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
+            }
+        }
         let name: Arc<str> = self.name.into();
         let concurrency = self.concurrency.unwrap_or_else(|| match &call {
             Call::Outside(_) => OUTSIDE_CONCURRENCY,
@@ -194,18 +198,6 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
 
 fn read(duration: impl ReadDuration) -> Duration {
     duration.read_duration().unwrap_or_else(|error| panic!("{error:?}"))
-}
-
-fn check_name(name: &str) -> Result<()> {
-    check_type(name).map_err(|_| {
-        Error::new(
-            Code::ConfigurationInvalid,
-            format!(
-                "{name:?} cannot name a reaction; write lower-case letters, digits, _ and -, in parts that are separated by \
-                 dots: stock.reserve"
-            ),
-        )
-    })
 }
 
 /// What a node must know to deliver an event of this version to the target.

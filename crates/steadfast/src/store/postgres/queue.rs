@@ -22,7 +22,7 @@ use crate::telemetry;
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The engine's connection, and its ear.
-pub struct Link {
+pub(crate) struct Link {
     listener: PgListener,
 }
 

@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const NEVER: i64 = i64::MAX;
 
 /// How the engine hears of other processes: by the log of the file, which every commit changes.
-pub struct Link {
+pub(crate) struct Link {
     log: PathBuf,
     seen: Option<(SystemTime, u64)>,
 }
