@@ -151,7 +151,7 @@ impl<Db: Database> Steadfast<Db> {
 
     fn engine(&self) -> Engine<Db> {
         let work = |reacting| reacting as Arc<dyn Work<Db>>;
-        let works = self.reactions().durable().into_iter().map(work).collect();
-        Engine::new(self.clone(), works, self.dispatcher().pace)
+        let works: Vec<_> = self.reactions().durable().into_iter().map(work).collect();
+        Engine::new(self.clone(), &works, self.dispatcher().pace)
     }
 }

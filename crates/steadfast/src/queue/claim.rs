@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::{Claim, Claimed, Wanted, WorkOptions};
+use super::{Buried, Claim, Claimed, Wanted, WorkOptions};
 use crate::clock::random;
 use crate::error::Result;
 use crate::store::{Database, Store};
@@ -57,8 +57,9 @@ impl<Db: Database> Engine<Db> {
                 return Err(error);
             }
         };
-        for lease in &claims.buried {
+        for Buried { lease, chain } in claims.buried {
             telemetry::row_died(&lease.kind, &lease.item, "lease_expired");
+            self.freed.extend(chain);
         }
         self.next_in = claims.next_in;
         let room: u32 = wanted.iter().map(|wanted| wanted.room).sum();
@@ -84,6 +85,7 @@ impl<Db: Database> Engine<Db> {
                 room: room(kind, options),
                 attempts_max: options.retry.attempts(),
                 lease: self.lease_of(options),
+                dead_make_room: options.dead_make_room,
             }
         });
         wanted.filter(|wanted| wanted.room > 0).collect()

@@ -121,7 +121,7 @@ pub(crate) struct Engine<Db: Database> {
 }
 
 impl<Db: Database> Engine<Db> {
-    pub(crate) fn new(sf: Steadfast<Db>, works: Vec<Arc<dyn Work<Db>>>, pace: Pace) -> Self {
+    pub(crate) fn new(sf: Steadfast<Db>, works: &[Arc<dyn Work<Db>>], pace: Pace) -> Self {
         let kinds = |work: &Arc<dyn Work<Db>>| {
             let kinds = work.kinds().to_vec();
             kinds.into_iter().zip(std::iter::repeat(work.clone()))
@@ -179,7 +179,6 @@ impl<Db: Database> Engine<Db> {
                     has_more
                 }
                 Err(error) => {
-                    self.link = None;
                     self.sf.dispatching().fails(&error);
                     troubles += 1;
                     let pause = TROUBLE.delay(troubles, random);
@@ -276,22 +275,26 @@ impl<Db: Database> Engine<Db> {
     /// Lets what is under way end, and gives the rest back.
     async fn stop(&mut self) {
         let until = Instant::now() + STOP_PATIENCE;
-        while !self.held.is_empty() {
-            if let Err(error) = self.renew().await {
-                self.link = None;
-                self.sf.dispatching().fails(&error);
+        loop {
+            while let Ok(ended) = self.ended.try_recv() {
+                self.note(ended);
             }
-            let renewal = self.next_renewal().unwrap_or(until).max(Instant::now() + LINGER);
+            let said = async {
+                self.finish().await?;
+                self.renew().await
+            };
+            let said = said.await;
+            let mut next = self.next_renewal().map_or(until, |renewal| renewal.min(until));
+            if let Err(error) = said {
+                self.sf.dispatching().fails(&error);
+                next = next.min(Instant::now() + TROUBLE.delay(1, random));
+            }
+            if (self.held.is_empty() && self.finished.is_empty()) || Instant::now() >= until {
+                break;
+            }
             tokio::select! {
                 Some(ended) = self.ended.recv() => self.note(ended),
-                () = tokio::time::sleep_until(renewal.min(until).into()) => {}
-            }
-            if let Err(error) = self.finish().await {
-                self.link = None;
-                self.sf.dispatching().fails(&error);
-            }
-            if Instant::now() >= until {
-                break;
+                () = tokio::time::sleep_until(next.into()) => {}
             }
         }
         let held: Vec<_> = self.held.drain().map(|(_, held)| held).collect();

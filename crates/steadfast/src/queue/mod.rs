@@ -76,6 +76,8 @@ pub(crate) struct Wanted {
     /// How often a row may be claimed at the most.
     pub(crate) attempts_max: u32,
     pub(crate) lease: Duration,
+    /// Whether a row that has died makes room for those behind it.
+    pub(crate) dead_make_room: bool,
 }
 
 /// What a claim asks for.
@@ -98,15 +100,23 @@ pub(crate) struct Claim<'c> {
 pub(crate) struct Claims {
     pub(crate) rows: Vec<Claimed>,
     /// Rows that were out of attempts when their lease expired, and are dead now.
-    pub(crate) buried: Vec<Lease>,
+    pub(crate) buried: Vec<Buried>,
     /// How many rows were looked at: as many as were asked for means that there may be more.
     pub(crate) looked_at: usize,
     /// How long until the next row is due, if any is known.
     pub(crate) next_in: Option<Duration>,
 }
 
-/// How often a lease may expire before its row is worked on alone.
+/// How often a lease may expire before its row is worked on while no other such row is; less often if it has fewer attempts,
+/// so that the last one is always of this kind.
 pub(crate) const SUSPECT_ATTEMPTS: i32 = 2;
+
+/// A row that has just died.
+#[derive(Debug)]
+pub(crate) struct Buried {
+    pub(crate) lease: Lease,
+    pub(crate) chain: Option<Arc<str>>,
+}
 
 /// A row that is ours for now.
 #[derive(Debug)]
@@ -117,7 +127,7 @@ pub(crate) struct Claimed {
     /// How long ago the first one began.
     pub(crate) elapsed: Duration,
     pub(crate) chain: Option<Arc<str>>,
-    /// Whether its lease has expired so often that it is worked on alone.
+    /// Whether its lease has expired so often that no other such row is worked on beside it.
     pub(crate) is_suspect: bool,
     pub(crate) message: Message,
 }

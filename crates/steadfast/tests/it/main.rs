@@ -14,6 +14,7 @@ mod sqlite;
 
 mod crash;
 mod kit;
+mod outbox_crash;
 
 #[test]
 fn the_readme_shows_the_example_as_it_is() {

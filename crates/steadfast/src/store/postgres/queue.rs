@@ -15,7 +15,7 @@ use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
+use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
 use crate::telemetry;
 
 /// How long connecting may take.
@@ -88,8 +88,9 @@ const CLAIM: &str = "
         SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                set_config('synchronous_commit', 'off', true)     AS is_light
     ), wanted AS MATERIALIZED (
-        SELECT w.kind, w.room, w.attempts_max, w.lease
-        FROM unnest($2::text[], $3::integer[], $4::integer[], $5::bigint[]) AS w (kind, room, attempts_max, lease)
+        SELECT w.*, least($10, w.attempts_max - 1) AS suspect_from
+        FROM unnest($2::text[], $3::integer[], $4::integer[], $5::bigint[], $11::boolean[])
+             AS w (kind, room, attempts_max, lease, dead_make_room)
         JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
     ), freed AS MATERIALIZED (
         SELECT head.*
@@ -111,7 +112,7 @@ const CLAIM: &str = "
             SELECT item, kind, state, epoch, attempts, chain, number, due_at
             FROM steadfast.queue
             WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
-              AND NOT (state = 'leased' AND attempts >= $10)
+              AND NOT (state = 'leased' AND attempts >= w.suspect_from)
             ORDER BY visible_at
             LIMIT w.room
             FOR UPDATE SKIP LOCKED) AS next
@@ -122,13 +123,14 @@ const CLAIM: &str = "
             SELECT item, kind, state, epoch, attempts, chain, number, due_at
             FROM steadfast.queue
             WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
-              AND state = 'leased' AND attempts >= $10
+              AND state = 'leased' AND attempts >= w.suspect_from
             ORDER BY visible_at
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS next
         LIMIT $7
     ), looked AS MATERIALIZED (
-        SELECT l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, w.lease,
+        SELECT l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
+               l.state = 'leased' AND l.attempts >= w.suspect_from AS is_suspect,
                CASE WHEN l.chain IS NOT NULL
                      AND EXISTS (SELECT FROM steadfast.queue AS earlier
                                  WHERE earlier.chain = l.chain AND earlier.number < l.number) THEN 'wait'
@@ -143,17 +145,17 @@ const CLAIM: &str = "
             attempts   = q.attempts + CASE l.verdict WHEN 'claim' THEN 1 ELSE 0 END,
             token      = CASE l.verdict WHEN 'claim' THEN $8 ELSE 0 END,
             holder     = CASE l.verdict WHEN 'claim' THEN $9 END,
+            chain      = CASE WHEN l.verdict = 'bury' AND l.dead_make_room THEN NULL ELSE q.chain END,
             began_at   = coalesce(q.began_at, CASE l.verdict WHEN 'claim' THEN c.now END),
             visible_at = CASE l.verdict
                              WHEN 'claim' THEN c.now + l.lease * interval '1 microsecond'
                              WHEN 'bury'  THEN 'infinity'
                              -- The longer it has waited, the longer it is left alone.
                              ELSE c.now + least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
-                                                interval '1 hour') END
+                                                interval '5 minutes') END
         FROM looked AS l, clock AS c
         WHERE q.item = l.item AND q.kind = l.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, l.verdict,
-                  l.state = 'leased' AND l.attempts >= $10                            AS is_suspect,
+        RETURNING q.item, q.kind, q.epoch, q.attempts, l.chain, l.verdict, l.is_suspect,
                   (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed
     ), noted AS (
         INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
@@ -199,6 +201,13 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
         .bind(claim.token)
         .bind(claim.holder)
         .bind(SUSPECT_ATTEMPTS)
+        .bind(
+            claim
+                .wanted
+                .iter()
+                .map(|wanted| wanted.dead_make_room)
+                .collect::<Vec<_>>(),
+        )
         .fetch_all(&mut link.listener)
         .await
         .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
@@ -211,7 +220,10 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
                 Some(event_type) => claims.rows.push(read_claimed(row, event_type, claim)?),
                 None => telemetry::message_missing(&get::<Uuid>(row, "item")?.to_string()),
             },
-            Some(_) => claims.buried.push(read_lease(row, 0)?),
+            Some(_) => claims.buried.push(Buried {
+                lease: read_lease(row, 0)?,
+                chain: get::<Option<&str>>(row, "chain")?.map(Arc::from),
+            }),
             None => {}
         }
     }

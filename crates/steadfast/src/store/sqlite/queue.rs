@@ -18,7 +18,7 @@ use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
+use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
 use crate::telemetry;
 
 /// How often the file is looked at for what other processes have written. It is one call of the system, no statement.
@@ -84,9 +84,8 @@ pub(super) async fn glance(readers: &SqlitePool, names: &Names, claim: &Claim<'_
         JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL",
     );
     let now = offset.now().0;
-    let kinds: Vec<_> = claim.wanted.iter().map(|wanted| &*wanted.kind).collect();
     let rows: Vec<(Option<i64>, Option<i64>)> = sqlx::query_as(statement)
-        .bind(json!(kinds).to_string())
+        .bind(encode_kinds(claim))
         .bind(now)
         .fetch_all(readers)
         .await
@@ -111,23 +110,39 @@ pub(super) async fn claim(turn: &mut Turn, names: &Names, claim: &Claim<'_>, off
         show_heads(turn, names, claim.freed).await?;
     }
     let mut suspects_left = i64::from(claim.takes_suspect);
-    for wanted in claim.wanted {
-        if is_paused(turn, names, &wanted.kind).await? {
+    for place in due_kinds(turn, names, claim, now).await? {
+        let Some(wanted) = claim.wanted.get(place) else {
             continue;
-        }
+        };
         claim_kind(turn, names, claim, wanted, now, &mut suspects_left, &mut claims).await?;
     }
     Ok(claims)
 }
 
-async fn is_paused(conn: &mut SqliteConnection, names: &Names, kind: &str) -> Result<bool> {
-    let statement = names.sql("SELECT count(*) FROM steadfast_kinds WHERE kind = $1 AND paused_at IS NULL");
-    let known: i64 = sqlx::query_scalar(statement)
-        .bind(kind)
-        .fetch_one(conn)
+/// The places of the wanted kinds that have something to do.
+async fn due_kinds(conn: &mut SqliteConnection, names: &Names, claim: &Claim<'_>, now: i64) -> Result<Vec<usize>> {
+    let statement = names.sql(
+        "
+        SELECT w.key
+        FROM json_each($1) AS w
+        JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL
+        WHERE EXISTS (SELECT 1 FROM steadfast_queue AS q WHERE q.kind = w.value AND q.visible_at <= $2)",
+    );
+    let places: Vec<i64> = sqlx::query_scalar(statement)
+        .bind(encode_kinds(claim))
+        .bind(now)
+        .fetch_all(conn)
         .await
         .map_err(|error| SqliteStore::error(error, "claiming rows"))?;
-    Ok(known == 0)
+    Ok(places
+        .into_iter()
+        .filter_map(|place| usize::try_from(place).ok())
+        .collect())
+}
+
+fn encode_kinds(claim: &Claim<'_>) -> String {
+    let kinds: Vec<_> = claim.wanted.iter().map(|wanted| &*wanted.kind).collect();
+    json!(kinds).to_string()
 }
 
 /// Makes the first row of each chain visible, if it is due.
@@ -182,7 +197,7 @@ async fn claim_kind(
         .bind(now)
         .bind(i64::from(wanted.room))
         .bind(*suspects_left)
-        .bind(SUSPECT_ATTEMPTS)
+        .bind(SUSPECT_ATTEMPTS.min(i32::try_from(wanted.attempts_max).unwrap_or(i32::MAX) - 1))
         .fetch_all(&mut *conn)
         .await
         .map_err(fail)?;
@@ -199,17 +214,21 @@ async fn claim_kind(
         *suspects_left -= i64::from(is_suspect);
         if get::<bool>(row, "waits")? {
             // The longer it has waited, the longer it is left alone.
-            const HOUR: i64 = 60 * 60 * 1_000_000;
+            const WAIT_MAX: i64 = 5 * 60 * 1_000_000;
             let waited = now - get::<i64>(row, "due_at")?;
-            let until = now + waited.max(micros(wanted.lease)).min(HOUR);
+            let until = now + waited.max(micros(wanted.lease)).min(WAIT_MAX);
             changes.push(json!({ "item": item, "visible_at": until }));
         } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
-            changes.push(json!({ "item": item, "visible_at": NEVER, "state": "dead" }));
-            claims.buried.push(Lease {
-                item: parse(&item)?,
-                kind: wanted.kind.clone(),
-                epoch: epoch + 1,
-                token: 0,
+            let leaves_chain = i32::from(wanted.dead_make_room);
+            changes.push(json!({ "item": item, "visible_at": NEVER, "state": "dead", "leaves_chain": leaves_chain }));
+            claims.buried.push(Buried {
+                lease: Lease {
+                    item: parse(&item)?,
+                    kind: wanted.kind.clone(),
+                    epoch: epoch + 1,
+                    token: 0,
+                },
+                chain: get::<Option<String>>(row, "chain")?.map(Arc::from),
             });
         } else {
             let until = now.saturating_add(micros(wanted.lease));
@@ -241,6 +260,7 @@ async fn claim_kind(
             attempts   = q.attempts + (coalesce(c.value ->> 'state', '') = 'leased'),
             token      = CASE WHEN c.value ->> 'state' = 'leased' THEN $3 ELSE 0 END,
             holder     = CASE WHEN c.value ->> 'state' = 'leased' THEN $4 END,
+            chain      = CASE WHEN c.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
             began_at   = coalesce(q.began_at, CASE WHEN c.value ->> 'state' = 'leased' THEN $5 END)
         FROM json_each($1) AS c
         WHERE q.item = c.value ->> 'item' AND q.kind = $2",
@@ -371,7 +391,7 @@ pub(super) async fn renew(
         FROM json_each($1) AS l
         WHERE q.item = l.value ->> 'item' AND q.kind = l.value ->> 'kind'
           AND q.epoch = l.value ->> 'epoch' AND q.token = l.value ->> 'token' AND q.state = 'leased'
-        RETURNING q.item, q.kind",
+        RETURNING item, kind",
     );
     let encode = |(lease, length): &(&Lease, Duration)| with(lease, json!({ "lease": micros(*length) }));
     let rows: Vec<(String, String)> = sqlx::query_as(statement)
@@ -471,13 +491,13 @@ pub(super) async fn put_back(
             due_at     = coalesce(b.value ->> 'at', q.due_at),
             visible_at = coalesce(b.value ->> 'at', $2),
             attempts   = q.attempts - (b.value ->> 'gives_back'),
-            chain      = CASE WHEN b.value ->> 'leaves_chain' THEN NULL ELSE q.chain END,
+            chain      = CASE WHEN b.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
             token      = 0,
             holder     = NULL
         FROM json_each($1) AS b
         WHERE q.item = b.value ->> 'item' AND q.kind = b.value ->> 'kind'
           AND q.epoch = b.value ->> 'epoch' AND q.token = b.value ->> 'token' AND q.state = 'leased'
-        RETURNING q.item, q.kind",
+        RETURNING item, kind",
     );
     let rows: Vec<(String, String)> = sqlx::query_as(returned)
         .bind(&back)

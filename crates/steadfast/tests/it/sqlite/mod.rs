@@ -24,6 +24,8 @@ mod own_transaction;
 mod look;
 #[path = "../conformance/purge.rs"]
 mod purge;
+#[path = "../conformance/queue.rs"]
+mod queue;
 #[path = "../conformance/trouble.rs"]
 mod trouble;
 

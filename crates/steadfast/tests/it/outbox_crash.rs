@@ -1,0 +1,135 @@
+//! Dying at every point between the command that publishes an event and the end of its last delivery.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+use steadfast::testing::{Harness, TestDatabase};
+use steadfast::{Event, EventCx, Failure, Steadfast, Tx, sqlx};
+
+const TABLES: &str = "CREATE TABLE orders (sku TEXT NOT NULL);
+                      CREATE TABLE reserved (sku TEXT NOT NULL);
+                      CREATE TABLE shipped (sku TEXT NOT NULL)";
+
+#[derive(Serialize, Deserialize)]
+struct OrderPlaced {
+    sku: String,
+}
+
+impl Event for OrderPlaced {
+    const TYPE: &'static str = "order.placed";
+
+    fn ordering_key(&self) -> Option<String> {
+        Some(self.sku.clone())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StockReserved {
+    sku: String,
+}
+
+impl Event for StockReserved {
+    const TYPE: &'static str = "stock.reserved";
+}
+
+/// The world outside: it remembers every call, whatever becomes of whoever made it.
+#[derive(Clone, Default)]
+struct Outside(Arc<Mutex<Vec<String>>>);
+
+impl Outside {
+    fn call(&self, key: &str) {
+        self.0.lock().unwrap().push(key.to_owned());
+    }
+
+    /// How many things were asked for, and how often.
+    fn asked(&self) -> (usize, usize) {
+        let calls = std::mem::take(&mut *self.0.lock().unwrap());
+        let keys: HashSet<_> = calls.iter().collect();
+        (keys.len(), calls.len())
+    }
+}
+
+/// The name of a table of ours.
+fn table<Db: TestDatabase>(short: &str) -> String {
+    match Db::NAME {
+        "SQLite" => format!("steadfast_{short}"),
+        _ => format!("steadfast.{short}"),
+    }
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn an_event_takes_effect_once_wherever_its_process_dies(t: Harness<Db>) {
+    async fn reserve(tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), Failure> {
+        sqlx::query("INSERT INTO reserved (sku) VALUES ($1)")
+            .bind(&event.sku)
+            .execute(tx.db())
+            .await?;
+        tx.publish(&StockReserved { sku: event.sku })?;
+        Ok(())
+    }
+
+    async fn ship(tx: &mut Tx<Db>, event: StockReserved) -> Result<(), Failure> {
+        sqlx::query("INSERT INTO shipped (sku) VALUES ($1)")
+            .bind(&event.sku)
+            .execute(tx.db())
+            .await?;
+        Ok(())
+    }
+
+    fn react(sf: &Steadfast<Db>, outside: &Outside) {
+        sf.reaction::<OrderPlaced>("stock.reserve").run(reserve);
+        sf.reaction::<StockReserved>("parcels.ship").run(ship);
+        let outside = outside.clone();
+        let mail = move |cx: &EventCx, _: OrderPlaced| {
+            outside.call(cx.key());
+            async { Ok(()) }
+        };
+        sf.reaction::<OrderPlaced>("mail.confirm").run_outside(mail);
+    }
+
+    /// What a client does, and what a dispatcher does then.
+    async fn place_and_deliver(t: &Harness<Db>, outside: &Outside) -> steadfast::Result<()> {
+        react(t.sf(), outside);
+        t.sf().declare().await?;
+        let command = t.sf().command("orders.place", "key-1").owner(t.owner());
+        let placed = command.run(async |tx| {
+            sqlx::query("INSERT INTO orders (sku) VALUES ('tea')")
+                .execute(tx.db())
+                .await?;
+            tx.publish(&OrderPlaced { sku: "tea".into() })?;
+            Ok(())
+        });
+        placed.await?;
+        t.sf().drain().await?;
+        Ok(())
+    }
+
+    t.prepare(TABLES).await;
+    let outside = Outside::default();
+    let report = t
+        .crash_everywhere(
+            async |t| place_and_deliver(t, &outside).await,
+            async |t, _| {
+                // What died held leases.
+                t.advance("31s");
+                place_and_deliver(t, &outside).await.unwrap();
+                for what in ["orders", "reserved", "shipped"] {
+                    t.assert_count(what, 1).await;
+                }
+                t.assert_count(&table::<Db>("queue"), 0).await;
+                t.assert_count(&table::<Db>("history"), 3).await;
+                let (things, calls) = outside.asked();
+                assert_eq!(things, 1, "one key in every attempt");
+                assert!((1..=2).contains(&calls), "{calls} calls for one crash");
+            },
+        )
+        .await;
+    let names = report.names();
+    for name in ["claim rows", "finish rows", "seal", "after COMMIT"] {
+        assert!(
+            names.iter().any(|point| point.contains(name)),
+            "{name} is not in {names:?}"
+        );
+    }
+}
