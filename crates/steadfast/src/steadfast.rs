@@ -21,7 +21,7 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
-use crate::outbox::{Dispatcher, Reactions};
+use crate::outbox::{self, Dispatcher, Reactions};
 use crate::queue::wake::Wake;
 use crate::queue::{Health, WorkId, WorkPoint};
 use crate::store::{self, Begin, Begun, CommitError, Database, Guard, MigrationStatus, Names, Store};
@@ -30,6 +30,9 @@ use crate::tx::Tx;
 
 /// How long beginning may take beyond what the pool may: a few quick statements.
 const BEGIN_GRACE: Duration = Duration::from_secs(5);
+
+/// Who publishes, unless somebody says otherwise.
+const SOURCE: &str = "/steadfast";
 
 /// How often expired keys are purged.
 const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -83,6 +86,7 @@ struct Inner<Db: Database> {
     tasks: TaskTracker,
     stopping: CancellationToken,
     id: String,
+    source: Arc<str>,
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
@@ -122,6 +126,7 @@ impl<Db: Database> Steadfast<Db> {
             guard: Arc::default(),
             names: Arc::default(),
             clock: Clock::default(),
+            source: SOURCE.into(),
             quota: None,
             encryption: None,
             purge_every: PURGE_EVERY,
@@ -375,6 +380,11 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.problem_base
     }
 
+    /// Who publishes the events of this process.
+    pub(crate) fn source(&self) -> &Arc<str> {
+        &self.0.source
+    }
+
     /// The name this instance holds leases by.
     pub(crate) fn id(&self) -> &str {
         &self.0.id
@@ -478,6 +488,7 @@ pub struct Builder<Db: Database> {
     guard: Arc<Guard>,
     names: Arc<Names>,
     clock: Clock,
+    source: Arc<str>,
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
@@ -502,6 +513,16 @@ impl<Db: Database> Builder<Db> {
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
+    }
+
+    /// Who publishes the events of this process, as the `source` of CloudEvents: a URI or a path; `/steadfast` by default.
+    ///
+    /// # Errors
+    /// SF303 if it is empty, longer than 255 characters, or has spaces in it.
+    pub fn source(mut self, source: &str) -> Result<Self> {
+        outbox::origin::check_source(source)?;
+        self.source = source.into();
+        Ok(self)
     }
 
     /// Limits how much each owner may keep; without it, there is no limit. All processes should have the same.
@@ -602,6 +623,7 @@ impl<Db: Database> Builder<Db> {
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             id: random_id(),
+            source: self.source.clone(),
             quota: self.quota,
             encryption: self.encryption.clone(),
             purge_every: self.purge_every,

@@ -12,6 +12,7 @@ mod event;
 mod in_process;
 mod message;
 mod name;
+pub(crate) mod origin;
 mod publications;
 pub(crate) mod reaction;
 
@@ -22,7 +23,8 @@ pub use cx::EventCx;
 pub use dispatcher::Dispatcher;
 pub use event::Event;
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
-pub(crate) use message::{Message, NewMessage, Origin};
+pub(crate) use message::{Message, NewMessage};
+pub(crate) use origin::Origin;
 pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;

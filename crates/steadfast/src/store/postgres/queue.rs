@@ -166,7 +166,7 @@ const CLAIM: &str = "
         ON CONFLICT DO NOTHING
     )
     SELECT n.looked_at, n.next_in, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect, c.elapsed,
-           m.type, m.version, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
+           m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
            (extract(epoch FROM m.created_at) * 1000000)::bigint                       AS created_at,
            m.expires_at <= n.now                                                      AS has_expired
     FROM (SELECT (SELECT count(*) FROM looked) AS looked_at, now, is_light,
@@ -246,6 +246,7 @@ fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Clai
             has_expired: get::<Option<bool>>(row, "has_expired")?.unwrap_or(false),
             ordering_key: text("ordering_key")?,
             origin: Origin {
+                source: get::<&str>(row, "source")?.into(),
                 correlation_id: text("correlation_id")?,
                 causation_id: text("causation_id")?,
                 traceparent: text("traceparent")?,

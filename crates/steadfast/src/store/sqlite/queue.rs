@@ -298,8 +298,8 @@ async fn read_messages(
 ) -> Result<()> {
     let statement = names.sql(
         "
-        SELECT t.key AS place, m.type, m.version, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
-               m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
+        SELECT t.key AS place, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent,
+               m.payload, m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
         FROM json_each($1) AS t
         JOIN steadfast_messages AS m ON m.id = t.value",
     );
@@ -337,6 +337,7 @@ async fn read_messages(
                 has_expired: get(row, "has_expired")?,
                 ordering_key: text("ordering_key")?,
                 origin: Origin {
+                    source: get::<&str>(row, "source")?.into(),
                     correlation_id: text("correlation_id")?,
                     causation_id: text("causation_id")?,
                     traceparent: text("traceparent")?,

@@ -36,7 +36,7 @@ pub(super) fn tagged(tag: impl ToString) -> Tagged {
     }
 }
 
-fn ordered(key: &str, tag: impl ToString) -> Tagged {
+pub(super) fn ordered(key: &str, tag: impl ToString) -> Tagged {
     Tagged {
         tag: tag.to_string(),
         key: Some(key.to_owned()),
@@ -71,7 +71,7 @@ async fn in_state(harness: &Harness<Db>, state: &str) -> i64 {
 }
 
 /// Tries again at once.
-fn at_once(retries: u32) -> RetryPolicy {
+pub(super) fn at_once(retries: u32) -> RetryPolicy {
     let policy = RetryPolicy::builder().retries(retries).backoff(Backoff::Immediate);
     policy.jitter(Jitter::None).build().unwrap()
 }
@@ -472,76 +472,6 @@ async fn work_that_is_under_way_ends_before_the_process_does_and_the_rest_stays_
     assert_eq!((done, in_state(&harness, "leased").await), (3, 0));
     let untouched = format!("SELECT count(*) FROM {} WHERE attempts = 0", Db::table("queue"));
     assert_eq!(Db::count(&harness.admin, &untouched).await, 7);
-}
-
-#[tokio::test]
-async fn events_of_one_key_come_one_after_another_in_the_order_of_their_commits() {
-    let harness = fresh::<Db>().await;
-    let heard = Heard::default();
-    let in_flight: Arc<Mutex<std::collections::HashSet<String>>> = Arc::default();
-    for worker in 0..4 {
-        let worker = process(&harness, &Clock::default(), Dispatcher::default().batch(7 + worker)).await;
-        let (heard, in_flight) = (heard.clone(), in_flight.clone());
-        let hear = move |cx: &EventCx, event: Tagged| {
-            let key = cx.ordering_key().unwrap().to_owned();
-            let (heard, in_flight, attempt) = (heard.clone(), in_flight.clone(), cx.attempt());
-            async move {
-                assert!(in_flight.lock().unwrap().insert(key.clone()), "two of one key at once");
-                tokio::task::yield_now().await;
-                in_flight.lock().unwrap().remove(&key);
-                // Some fail at first.
-                if event.tag.ends_with('3') && attempt == 1 {
-                    return Err(Failure::transient("busy", "once more"));
-                }
-                heard.add(&format!("{key}/{}", event.tag));
-                Ok(())
-            }
-        };
-        worker
-            .reaction::<Tagged>("test.hear")
-            .retry(at_once(5))
-            .run_outside(hear);
-        worker.declare().await.unwrap();
-        run(&worker);
-    }
-    const KEYS: usize = 10;
-    const EACH: usize = 12;
-    let mut publishers = Vec::new();
-    for publisher in 0..4 {
-        let sf = harness.another().await;
-        publishers.push(tokio::spawn(async move {
-            for number in 0..EACH {
-                // Two publishers share each half of the keys; each says who it is.
-                for key in (0..KEYS).filter(|key| key % 2 == publisher % 2) {
-                    publish(&sf, &ordered(&format!("k{key}"), format!("{publisher}-{number}"))).await;
-                }
-            }
-        }));
-    }
-    for publisher in publishers {
-        publisher.await.unwrap();
-    }
-    let all = KEYS * EACH * 2;
-    eventually("all are heard", || async { heard.all().len() >= all }).await;
-    let heard = heard.all();
-    assert_eq!(heard.len(), all);
-    // The order of commits is the order of numbers.
-    let numbers = format!(
-        "SELECT count(*) FROM {messages} AS one JOIN {messages} AS two
-         ON one.ordering_key = two.ordering_key AND one.number = two.number AND one.id <> two.id",
-        messages = Db::table("messages")
-    );
-    assert_eq!(Db::count(&harness.admin, &numbers).await, 0);
-    for key in 0..KEYS {
-        for publisher in 0..4 {
-            let prefix = format!("k{key}/{publisher}-");
-            let order: Vec<usize> = heard
-                .iter()
-                .filter_map(|heard| heard.strip_prefix(&prefix)?.parse().ok())
-                .collect();
-            assert!(order.is_sorted(), "{prefix}: {order:?}");
-        }
-    }
 }
 
 /// Hears, but never what is called bad.

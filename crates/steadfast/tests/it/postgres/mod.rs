@@ -16,6 +16,8 @@ mod failures;
 mod http;
 #[path = "../conformance/in_flight.rs"]
 mod in_flight;
+#[path = "../conformance/order.rs"]
+mod order;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
 #[path = "../conformance/own_transaction.rs"]

@@ -11,6 +11,7 @@ CREATE TABLE steadfast.messages (
     version        integer     NOT NULL,   -- of the type
     id             uuid        NOT NULL,
     type           text        NOT NULL,
+    source         text        NOT NULL,   -- who says it
     content_type   text        NOT NULL,
     correlation_id text,                   -- what it is all about
     causation_id   text,                   -- the message that brought it about
