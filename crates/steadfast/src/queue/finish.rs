@@ -139,7 +139,10 @@ impl<Db: Database> Engine<Db> {
             lease,
             after,
             gives_attempt_back: is_snooze,
-            leaves_chain: after.is_none() && options.dead_make_room,
+            leaves_chain: claimed
+                .chain
+                .as_deref()
+                .filter(|_| after.is_none() && options.dead_make_room),
             failure: (!is_snooze).then(|| failure_row(attempt, failure)),
         }
     }
@@ -152,7 +155,7 @@ impl<Db: Database> Engine<Db> {
                 lease: &held.claimed.lease,
                 after: Some(Duration::ZERO),
                 gives_attempt_back: true,
-                leaves_chain: false,
+                leaves_chain: None,
                 failure: None,
             })
             .collect();

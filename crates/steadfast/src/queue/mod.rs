@@ -164,8 +164,8 @@ pub(crate) struct Back<'b> {
     pub(crate) after: Option<Duration>,
     /// Whether the attempt counts as none.
     pub(crate) gives_attempt_back: bool,
-    /// Whether those behind it wait for it no longer.
-    pub(crate) leaves_chain: bool,
+    /// The chain whose rows wait for it no longer.
+    pub(crate) leaves_chain: Option<&'b str>,
     /// What is written into its history of errors.
     pub(crate) failure: Option<FailureRow>,
 }

@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 
 use super::super::names::lock_number;
 use super::keys;
+use super::queue::show_next;
 use super::{Names, PostgresStore, Settlement, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
@@ -220,11 +221,13 @@ pub(super) async fn settle_row(
         ", gone AS (
             DELETE FROM steadfast.queue
             WHERE item = $15 AND kind = $16 AND epoch = $17 AND token = $18 AND state = 'leased'
-            RETURNING item, kind, attempts
+            RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
             SELECT c.now, g.attempts, g.item, 'delivered', g.kind FROM gone AS g, clock AS c
-        )
+        ), ",
+        show_next!("gone"),
+        "
         SELECT coalesce(current_setting('sf.transaction', true), '') = 'open',
                (SELECT count(*) FROM gone), (SELECT count(*) FROM sent)"
     ));

@@ -600,6 +600,47 @@ async fn two_dispatchers_share_the_work_and_do_nothing_twice() {
 }
 
 #[tokio::test]
+async fn a_clock_that_jumps_doubles_and_loses_nothing() {
+    const ALL: i64 = 60;
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let worker = process(&harness, &clock, Dispatcher::default().batch(5)).await;
+        // Some fail at first, so that there are due times to jump over.
+        let stumble = async |tx: &mut Tx<Db>, event: Tagged| {
+            let is_first = tx.event().is_some_and(|cx| cx.attempt() == 1);
+            keep(tx, event.clone()).await?;
+            match is_first && event.tag.ends_with('3') {
+                true => Err(Failure::transient("busy", "once more")),
+                false => Ok(()),
+            }
+        };
+        let reaction = worker.reaction::<Tagged>("test.keep");
+        reaction.run(stumble);
+        worker.declare().await.unwrap();
+        running.push((run(&worker), worker));
+    }
+    for number in 0..ALL {
+        publish(&harness.sf, &tagged(number)).await;
+        // Ahead by hours, and back.
+        let hours = [0, 1, 0, 3][usize::try_from(number / 5).unwrap() % 4];
+        clock.set_offset(Duration::from_secs(hours * 3600));
+    }
+    // What was put off while the clock was ahead is due when it is there again.
+    clock.set_offset(Duration::from_secs(4 * 3600));
+    eventually("all have their effect", || async {
+        rows(&harness, "history").await == ALL
+    })
+    .await;
+    let distinct = Db::count(&harness.admin, "SELECT count(DISTINCT tag) FROM effects").await;
+    assert_eq!((harness.effects().await, distinct), (ALL, ALL));
+    for (dispatching, worker) in running {
+        stop(&worker, dispatching).await;
+    }
+}
+
+#[tokio::test]
 async fn the_epoch_of_a_row_never_goes_back() {
     let harness = fresh::<Db>().await;
     if Db::IS_SQLITE {
