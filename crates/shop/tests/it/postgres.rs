@@ -111,6 +111,7 @@ impl Database {
             "CREATE ROLE {clerk} LOGIN PASSWORD '{PASSWORD}';
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              GRANT USAGE ON SCHEMA steadfast TO {clerk};
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA steadfast TO {clerk};
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public, steadfast TO {clerk}"
         );
         execute(&self.options(), &statements).await;
