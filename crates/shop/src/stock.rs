@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sqlx::Pool;
-use steadfast::{Failure, FailureClass, Tx, rfc3339};
+use steadfast::{Failure, Tx, rfc3339};
 
 use crate::events::{OrderCancelled, OrderPlaced};
 use crate::lab::{self, Lab};
@@ -19,90 +19,54 @@ pub(crate) struct Stock {
 impl Stock {
     /// Keeps pieces for an order. What is not there is back-ordered as a whole: nobody gets half of his tea, and the stock
     /// is never less than nothing.
+    ///
+    /// It does not look whether it has done so before: it is called once, as far as its transaction goes.
     #[on(OrderPlaced, retry(retries = 5, backoff = exponential("200ms"), cap = "30s"))]
     pub(crate) async fn reserve(&self, tx: &mut Tx<Db>, event: &OrderPlaced) -> Result<(), Failure> {
-        let OrderPlaced {
-            order_id,
-            sku,
-            quantity,
-            ..
-        } = event;
-        let take = "UPDATE stock SET on_hand = on_hand - $2 WHERE sku = $1 AND on_hand >= $2";
-        let is_there = self.note(tx, order_id, sku, *quantity, "back_ordered").await?;
-        if is_there {
-            let taken = sqlx::query(take).bind(sku).bind(quantity).execute(tx.db()).await?;
-            if taken.rows_affected() == 1 {
-                self.mark(tx, order_id, "reserved").await?;
-            }
-        } else {
-            self.expect_cancelled(tx, order_id).await?;
+        if !self.hold(tx, &event.order_id).await? {
+            let take = "UPDATE stock SET on_hand = on_hand - $2 WHERE sku = $1 AND on_hand >= $2";
+            let take = sqlx::query(take).bind(&event.sku).bind(event.quantity);
+            let state = match take.execute(tx.db()).await?.rows_affected() {
+                0 => "back_ordered",
+                _ => "reserved",
+            };
+            let insert = "
+                INSERT INTO reservations (order_id, sku, quantity, state, created_at)
+                VALUES ($1, $2, $3, $4, $5)";
+            let created_at = rfc3339(tx.now().await?);
+            sqlx::query(insert)
+                .bind(&event.order_id)
+                .bind(&event.sku)
+                .bind(event.quantity)
+                .bind(state)
+                .bind(created_at)
+                .execute(tx.db())
+                .await?;
         }
-        lab::after_reaction(self.lab.as_ref(), tx.event(), Some(sku)).await
+        lab::after_reaction(self.lab.as_ref(), tx.event(), Some(&event.sku)).await
     }
 
-    /// Puts back what was kept for an order. It may come before the order itself, whose reservation is then none.
+    /// Puts back what was kept for an order. If the order itself has not come here yet, nothing was, and nothing will be.
     #[on(OrderCancelled, retry(retries = 5, backoff = exponential("200ms"), cap = "30s"))]
     pub(crate) async fn release(&self, tx: &mut Tx<Db>, event: &OrderCancelled) -> Result<(), Failure> {
-        let OrderCancelled {
-            order_id,
-            sku,
-            quantity,
-        } = event;
-        if !self.note(tx, order_id, sku, *quantity, "released").await? {
-            let put_back = "
-                UPDATE stock SET on_hand = on_hand + kept.quantity
-                FROM reservations AS kept
-                WHERE kept.order_id = $1 AND kept.state = 'reserved' AND kept.sku = stock.sku";
-            sqlx::query(put_back).bind(order_id).execute(tx.db()).await?;
-            self.mark(tx, order_id, "released").await?;
-        }
-        lab::after_reaction(self.lab.as_ref(), tx.event(), Some(sku)).await
+        self.hold(tx, &event.order_id).await?;
+        let put_back = "
+            UPDATE stock SET on_hand = on_hand + kept.quantity
+            FROM reservations AS kept
+            WHERE kept.order_id = $1 AND kept.state = 'reserved' AND kept.sku = stock.sku";
+        sqlx::query(put_back).bind(&event.order_id).execute(tx.db()).await?;
+        let release = "UPDATE reservations SET state = 'released' WHERE order_id = $1";
+        sqlx::query(release).bind(&event.order_id).execute(tx.db()).await?;
+        lab::after_reaction(self.lab.as_ref(), tx.event(), Some(&event.sku)).await
     }
 
-    /// Writes the reservation of an order, unless there is one.
-    async fn note(
-        &self,
-        tx: &mut Tx<Db>,
-        order_id: &str,
-        sku: &str,
-        quantity: i64,
-        state: &str,
-    ) -> Result<bool, Failure> {
-        let insert = "
-            INSERT INTO reservations (order_id, sku, quantity, state, created_at)
-            VALUES ($1, $2, $3, $4, $5)
-            ON CONFLICT (order_id) DO NOTHING";
-        let created_at = rfc3339(tx.now().await?);
-        let written = sqlx::query(insert)
-            .bind(order_id)
-            .bind(sku)
-            .bind(quantity)
-            .bind(state)
-            .bind(created_at)
-            .execute(tx.db())
-            .await?;
-        Ok(written.rows_affected() == 1)
-    }
-
-    async fn mark(&self, tx: &mut Tx<Db>, order_id: &str, state: &str) -> Result<(), Failure> {
-        let update = "UPDATE reservations SET state = $2 WHERE order_id = $1";
-        sqlx::query(update).bind(order_id).bind(state).execute(tx.db()).await?;
-        Ok(())
-    }
-
-    /// An order has a reservation before it is made only if it was cancelled. Any other would be a second delivery, which
-    /// must not be: it ends as a dead letter, for everybody to see.
-    async fn expect_cancelled(&self, tx: &mut Tx<Db>, order_id: &str) -> Result<(), Failure> {
-        let select = "SELECT state FROM reservations WHERE order_id = $1";
-        let state: String = sqlx::query_scalar(select).bind(order_id).fetch_one(tx.db()).await?;
-        match state.as_str() {
-            "released" => Ok(()),
-            state => Err(Failure::definitive(
-                FailureClass::BusinessRule,
-                "reserved_twice",
-                format!("the order {order_id} has a reservation already, which is {state}"),
-            )),
-        }
+    /// Holds an order until the end, so that it is reserved before it is released or the other way round, and says whether it
+    /// was cancelled. Each target hears of an order in order, but two targets do not wait for each other.
+    async fn hold(&self, tx: &mut Tx<Db>, order_id: &str) -> Result<bool, Failure> {
+        let hold = "UPDATE orders SET owner = owner WHERE id = $1";
+        sqlx::query(hold).bind(order_id).execute(tx.db()).await?;
+        let select = "SELECT EXISTS (SELECT 1 FROM cancellations WHERE order_id = $1)";
+        Ok(sqlx::query_scalar(select).bind(order_id).fetch_one(tx.db()).await?)
     }
 
     /// What is there, and what waits for more.

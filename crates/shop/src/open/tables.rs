@@ -38,13 +38,15 @@ const BUSINESS: &str = "
 
         CONSTRAINT stock_is_not_negative CHECK (on_hand >= 0)
     );
+    -- Nothing here keeps an order from being reserved twice: that is what is promised.
     CREATE TABLE IF NOT EXISTS reservations (
-        order_id   TEXT   NOT NULL PRIMARY KEY,
+        order_id   TEXT   NOT NULL REFERENCES orders (id),
         sku        TEXT   NOT NULL,
         quantity   BIGINT NOT NULL,
         state      TEXT   NOT NULL,  -- reserved, back_ordered or released
         created_at TEXT   NOT NULL
     );
+    CREATE INDEX IF NOT EXISTS reservations_of_order ON reservations (order_id);
     CREATE INDEX IF NOT EXISTS reservations_of_article ON reservations (sku);
     INSERT INTO stock (sku, on_hand) VALUES ('tea', 100000), ('coffee', 1000), ('jam', 5) ON CONFLICT DO NOTHING;
 ";

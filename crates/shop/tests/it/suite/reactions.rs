@@ -87,8 +87,8 @@ async fn a_cancellation_that_comes_before_its_order_leaves_nothing_reserved() {
     let placed = order(&shop, "key-1", "coffee", 7).send().await;
     worker.holds(1).await;
     assert_eq!(cancel(&shop, &placed, "key-2").send().await.status, 200);
-    eventually("the cancellation is there", async || {
-        database.count("reservations WHERE state = 'released'").await == 1
+    eventually("the cancellation is delivered", async || {
+        database.count(&format!("{PREFIX}history")).await == 1
     })
     .await;
     worker.release().await;
