@@ -83,7 +83,7 @@ pub(crate) struct ServeOptions {
 /// What a process needs to know, whether it serves or only works.
 #[derive(Args)]
 pub(crate) struct ProcessOptions {
-    /// Address to listen on [default: 127.0.0.1:7878, or the next free port]
+    /// Address to listen on [default: the first free port of 127.0.0.1, from 7878 on, of a worker from 7898 on]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Database: sqlite://FILE or postgres://USER@HOST/NAME; several processes may share one

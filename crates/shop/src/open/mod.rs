@@ -44,7 +44,7 @@ pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
     let process = Process::open(&options.process, dispatcher).await?;
     let sf = process.sf.clone();
     let router = process.shop(options)?;
-    let listener = listen::bind(options.process.listen.as_deref()).await?;
+    let listener = listen::bind(options.process.listen.as_deref(), listen::SHOP_PORT).await?;
     let whereabouts = whereabouts(&sf.pool().connect_options());
     banner::print(&banner::shop(listener.local_addr()?, &whereabouts, options.process.lab));
     sf.serve(listener, router).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn work(options: &ProcessOptions) -> Result<(), StartError> {
     let process = Process::open(options, Dispatcher::default()).await?;
     let sf = process.sf.clone();
     let router = process.worker();
-    let listener = listen::bind(options.listen.as_deref()).await?;
+    let listener = listen::bind(options.listen.as_deref(), listen::WORKER_PORT).await?;
     let whereabouts = whereabouts(&sf.pool().connect_options());
     banner::print(&banner::worker(listener.local_addr()?, &whereabouts, options));
     sf.serve(listener, router).await?;

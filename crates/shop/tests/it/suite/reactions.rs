@@ -209,3 +209,28 @@ async fn while_mail_is_broken_its_breaker_spares_it_and_stock_goes_on() {
     .await;
     assert_eq!(database.count(&format!("{PREFIX}queue WHERE state = 'dead'")).await, 0);
 }
+
+#[tokio::test]
+async fn accidents_happen_to_reactions_too_and_leave_nothing_half_done() {
+    let database = Database::fresh().await;
+    let faults = ["coffee:fail=transient@1", "jam:panic@1", "tea:fail=definitive"];
+    let faults = faults.map(|fault| format!("stock.reserve/{fault}"));
+    let [transient, panic, definitive] = &faults;
+    let flags = ["--lab", "--fault", transient, "--fault", panic, "--fault", definitive];
+    let shop = Shop::start(&database.url(), &flags).await;
+    for sku in ["coffee", "jam", "tea"] {
+        assert_eq!(order(&shop, sku, sku, 2).send().await.status, 201);
+    }
+    stock_becomes(&shop, "coffee", [998, 2, 0]).await;
+    stock_becomes(&shop, "jam", [3, 2, 0]).await;
+    eventually("the third is dead", async || {
+        database.count(&format!("{PREFIX}queue WHERE state = 'dead'")).await == 1
+    })
+    .await;
+    assert_eq!(stock(&shop, "tea").await, [100_000, 0, 0]);
+    assert_eq!(database.count(&format!("{PREFIX}history WHERE attempts = 2")).await, 2);
+    for (count, code) in [(1, "lab_transient"), (1, "lab_definitive"), (3, "%")] {
+        let noted = format!("{PREFIX}failures WHERE code LIKE '{code}'");
+        assert_eq!(database.count(&noted).await, count, "{code}");
+    }
+}
