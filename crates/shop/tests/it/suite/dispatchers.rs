@@ -77,6 +77,7 @@ async fn work(database: &Database, publisher: &Shop, flags: &[&str]) -> u32 {
         if is_done {
             return deaths;
         }
+        assert_eq!(worker.ended().await.code(), None, "it was not killed, it ended");
         deaths += 1;
         publisher.advance(LEASE_AND_MORE).await;
     }
