@@ -75,6 +75,8 @@ async fn work(database: &Database, publisher: &Shop, flags: &[&str]) -> u32 {
         })
         .await;
         if is_done {
+            // It must not be there any more when the next order is placed.
+            worker.kill().await;
             return deaths;
         }
         assert_eq!(worker.ended().await.code(), None, "it was not killed, it ended");
