@@ -96,8 +96,8 @@ pub use outbox::{
 };
 pub use outbox::{
     BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryCount, DeliveryList,
-    DeliveryPage, DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget, LookedMessage,
-    MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
+    DeliveryPage, DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget,
+    LookedMessage, MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
 };
 pub use purge::{Purged, Walked};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};

@@ -124,7 +124,9 @@ impl FromStr for OperationId {
     /// # Errors
     /// SF102 if the text is no UUID.
     fn from_str(text: &str) -> Result<Self> {
-        let message = || format!("{text:?} is not the id of an operation; write a UUID, as `steadfast operations list` shows them");
+        let message = || {
+            format!("{text:?} is not the id of an operation; write a UUID, as `steadfast operations list` shows them")
+        };
         text.parse()
             .map(Self)
             .map_err(|_| Error::new(Code::InputInvalid, message()))
@@ -315,7 +317,9 @@ impl<Db: Database> Steadfast<Db> {
     /// If the database does not answer.
     pub async fn bulk_operations(&self, limit: u32) -> Result<Vec<BulkOperation>> {
         let store = self.ask("list bulk operations");
-        let rows = store.list_operations(Uuid::nil(), Uuid::max(), page::length(limit)).await?;
+        let rows = store
+            .list_operations(Uuid::nil(), Uuid::max(), page::length(limit))
+            .await?;
         rows.iter().map(BulkOperation::read).collect()
     }
 
@@ -325,7 +329,10 @@ impl<Db: Database> Steadfast<Db> {
     /// SF102 if it is not the beginning of an id.
     pub async fn bulk_operations_beginning(&self, prefix: &str) -> Result<Vec<BulkOperation>> {
         let (first, last) = ids_beginning(prefix, "the id of an operation")?;
-        let rows = self.ask("list bulk operations").list_operations(first, last, 11).await?;
+        let rows = self
+            .ask("list bulk operations")
+            .list_operations(first, last, 11)
+            .await?;
         rows.iter().map(BulkOperation::read).collect()
     }
 }
@@ -337,7 +344,10 @@ impl<Db: Database> BulkWork<'_, Db> {
     /// # Errors
     /// SF117 if another process is at it. SF102 if there is no such operation. If the database does not answer: what was
     /// done until then stays done.
-    pub async fn resume(self, mut watch: impl FnMut(&BulkOperation) -> ControlFlow<()> + Send) -> Result<BulkOperation> {
+    pub async fn resume(
+        self,
+        mut watch: impl FnMut(&BulkOperation) -> ControlFlow<()> + Send,
+    ) -> Result<BulkOperation> {
         let lease = lease_of(self.id);
         loop {
             self.take_lease(&lease).await?;
@@ -354,7 +364,10 @@ impl<Db: Database> BulkWork<'_, Db> {
             }
             if watch(&operation).is_break() {
                 let holder = self.steadfast.id();
-                self.steadfast.ask("release the lease").release_lease(&lease, holder).await?;
+                self.steadfast
+                    .ask("release the lease")
+                    .release_lease(&lease, holder)
+                    .await?;
                 return Ok(operation);
             }
         }
@@ -458,20 +471,32 @@ async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<Batch> 
     let mut row = lock(tx, id).await?;
     let mut freed = Vec::new();
     if row.state != BulkState::Running.as_str() {
-        return Ok(Batch { row, is_empty: true, freed });
+        return Ok(Batch {
+            row,
+            is_empty: true,
+            freed,
+        });
     }
     let filter = decode(&row)?;
     let (store, conn, _) = tx.parts("lock deliveries");
     let rows = store.lock_deliveries(conn, &filter, BULK_BATCH).await?;
     let Some(last) = rows.last() else {
-        return Ok(Batch { row, is_empty: true, freed });
+        return Ok(Batch {
+            row,
+            is_empty: true,
+            freed,
+        });
     };
     row.cursor = (last.item, last.kind.clone());
     row.done += i64::try_from(rows.len()).unwrap_or_default();
     row.batches += 1;
     freed = apply(tx, &row, &rows).await?;
     save(tx, &row).await?;
-    Ok(Batch { row, is_empty: false, freed })
+    Ok(Batch {
+        row,
+        is_empty: false,
+        freed,
+    })
 }
 
 /// Changes the rows of a batch, and says which chains have lost a row.

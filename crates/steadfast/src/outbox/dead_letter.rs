@@ -59,7 +59,8 @@ impl<Db: Database> Delivery<'_, Db> {
     /// # Errors
     /// SF117 if somebody works on it. SF102 if there is no such delivery, or it has ended.
     pub async fn requeue(self, operator: &str, reason: &str) -> Result<()> {
-        self.change("delivery.requeue", operator, reason, &Change::Requeue).await
+        self.change("delivery.requeue", operator, reason, &Change::Requeue)
+            .await
     }
 
     /// The same with another payload, for this target alone.
@@ -165,7 +166,9 @@ fn check_payload(payload: &str) -> Result<()> {
 fn not_there(id: MessageId, target: &str) -> Error {
     Error::new(
         Code::InputInvalid,
-        format!("there is no delivery of {id} to {target} that is still to do; `steadfast outbox show {id}` shows where each stands"),
+        format!(
+            "there is no delivery of {id} to {target} that is still to do; `steadfast outbox show {id}` shows where each stands"
+        ),
     )
 }
 
@@ -174,7 +177,10 @@ fn refuse_leased(row: &DeliveryRow) -> Result<()> {
     if row.state != DeliveryState::Leased.as_str() {
         return Ok(());
     }
-    let until = row.leased_until.map(|at| rfc3339(Timestamp(at).into())).unwrap_or_default();
+    let until = row
+        .leased_until
+        .map(|at| rfc3339(Timestamp(at).into()))
+        .unwrap_or_default();
     Err(Error::new(
         Code::Conflict,
         format!(

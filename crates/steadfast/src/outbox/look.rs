@@ -69,7 +69,9 @@ impl DeliveryState {
         known.ok_or_else(|| {
             Error::new(
                 Code::RecordTooNew,
-                format!("a delivery is {word:?}, which this version does not know; use the newer version of the program"),
+                format!(
+                    "a delivery is {word:?}, which this version does not know; use the newer version of the program"
+                ),
             )
         })
     }

@@ -298,7 +298,10 @@ impl<Db: Database> MessageLookUp<'_, Db> {
         };
         let mut message = LookedMessage::read(row, self.is_revealed);
         let deliveries = self.steadfast.ask("read deliveries").deliveries_of(id).await?;
-        message.deliveries = deliveries.into_iter().map(ListedDelivery::read).collect::<Result<_>>()?;
+        message.deliveries = deliveries
+            .into_iter()
+            .map(ListedDelivery::read)
+            .collect::<Result<_>>()?;
         let attempts = self
             .steadfast
             .ask("read failed attempts")

@@ -74,7 +74,10 @@ impl<Db: Database> Steadfast<Db> {
         let mut targets = BTreeMap::<String, ListedTarget>::new();
         for row in kinds {
             let name = target_of(&row.kind).to_owned();
-            targets.entry(name).or_insert_with_key(|name| nothing_of(name)).add(&row, now);
+            targets
+                .entry(name)
+                .or_insert_with_key(|name| nothing_of(name))
+                .add(&row, now);
         }
         for (name, pattern, since) in lines {
             let target = targets.entry(name).or_insert_with_key(|name| nothing_of(name));
@@ -91,7 +94,8 @@ impl<Db: Database> Steadfast<Db> {
     /// # Errors
     /// SF102 if there is no target of this name that a node has known.
     pub async fn pause_target(&self, name: &str, operator: &str, reason: &str) -> Result<()> {
-        self.set_pause(name, Some((operator, reason)), "target.pause", operator, reason).await
+        self.set_pause(name, Some((operator, reason)), "target.pause", operator, reason)
+            .await
     }
 
     /// Goes on delivering to a target.
@@ -177,7 +181,10 @@ impl<Db: Database> Steadfast<Db> {
             "" => "; `steadfast targets list` shows them",
             near => near,
         };
-        Ok(Error::new(Code::InputInvalid, format!("there is no target {name:?}{help}")))
+        Ok(Error::new(
+            Code::InputInvalid,
+            format!("there is no target {name:?}{help}"),
+        ))
     }
 }
 

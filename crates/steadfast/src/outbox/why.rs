@@ -178,7 +178,10 @@ impl<Db: Database> Steadfast<Db> {
             reasons.push(behind(MessageId::of(head), message));
         }
         let names = [row.target()];
-        let breakers = self.ask("read breakers").read_breakers(&names, self.clock().ahead()).await?;
+        let breakers = self
+            .ask("read breakers")
+            .read_breakers(&names, self.clock().ahead())
+            .await?;
         reasons.extend(breakers.iter().filter_map(breaker_open));
         if let Some(at) = message.expires_at.filter(|at| *at <= SystemTime::from(now)) {
             reasons.push(Reason {
@@ -227,7 +230,8 @@ fn unknown_kind(row: &DeliveryRow, kind: Option<&KindRow>) -> Reason {
     Reason {
         word: WhyWord::UnknownKind,
         what,
-        remedy: "start a node whose program has this reaction and version; an older program leaves newer events alone".to_owned(),
+        remedy: "start a node whose program has this reaction and version; an older program leaves newer events alone"
+            .to_owned(),
     }
 }
 
@@ -262,14 +266,20 @@ fn not_due(row: &DeliveryRow, due_at: i64) -> Reason {
     Reason {
         word: WhyWord::NotDue,
         what: format!("it is due at {}{because}", rfc3339(Timestamp(due_at).into())),
-        remedy: format!("wait, or `steadfast outbox requeue {} --target {target}` to have it tried now", row.item),
+        remedy: format!(
+            "wait, or `steadfast outbox requeue {} --target {target}` to have it tried now",
+            row.item
+        ),
     }
 }
 
 fn breaker_open(breaker: &BreakerRow) -> Option<Reason> {
     let (what, remedy) = match &*breaker.state {
         "open" if breaker.remaining > Duration::ZERO => (
-            format!("the breaker {} is open for another {:.0?}", breaker.name, breaker.remaining),
+            format!(
+                "the breaker {} is open for another {:.0?}",
+                breaker.name, breaker.remaining
+            ),
             "wait until what it calls is well again".to_owned(),
         ),
         "forced_open" => (
@@ -289,23 +299,34 @@ fn breaker_open(breaker: &BreakerRow) -> Option<Reason> {
 fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
     let at = |at: Option<SystemTime>| at.map(rfc3339).unwrap_or_default();
     let (id, target) = (delivery.id, &delivery.target);
-    let because = delivery.detail.as_deref().map_or_else(String::new, |detail| format!(": {detail}"));
+    let because = delivery
+        .detail
+        .as_deref()
+        .map_or_else(String::new, |detail| format!(": {detail}"));
     let (word, what, remedy) = match delivery.state {
         DeliveryState::Leased => {
             let holder = delivery.holder.as_deref().unwrap_or("somebody");
             let until = at(delivery.leased_until);
-            if delivery.leased_until.is_some_and(|until| until <= SystemTime::from(now)) {
+            if delivery
+                .leased_until
+                .is_some_and(|until| until <= SystemTime::from(now))
+            {
                 let what = format!("the lease of {holder} ended at {until} without a word");
                 let remedy = "none: the next node that knows its target takes it over".to_owned();
                 (WhyWord::LeaseExpired, what, remedy)
             } else {
-                let what = format!("{holder} works on it, attempt {}, until {until} unless it is renewed", delivery.attempts);
+                let what = format!(
+                    "{holder} works on it, attempt {}, until {until} unless it is renewed",
+                    delivery.attempts
+                );
                 (WhyWord::Leased, what, "wait".to_owned())
             }
         }
         DeliveryState::Dead => {
             let failure = delivery.last_failure.as_ref();
-            let failed = failure.map_or_else(String::new, |failure| format!(": {}: {}", failure.code, failure.message));
+            let failed = failure.map_or_else(String::new, |failure| {
+                format!(": {}: {}", failure.code, failure.message)
+            });
             let since = at(failure.map(|failure| failure.at));
             let what = format!("it is dead since {since}, after {} attempts{failed}", delivery.attempts);
             let remedy = format!(
@@ -314,7 +335,11 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
             );
             (WhyWord::Dead, what, remedy)
         }
-        DeliveryState::Skipped => (WhyWord::Skipped, format!("it was skipped at {}{because}", at(delivery.finished_at)), String::new()),
+        DeliveryState::Skipped => (
+            WhyWord::Skipped,
+            format!("it was skipped at {}{because}", at(delivery.finished_at)),
+            String::new(),
+        ),
         DeliveryState::Discarded => (
             WhyWord::Discarded,
             format!("it was discarded at {}{because}", at(delivery.finished_at)),
@@ -322,7 +347,11 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
         ),
         _ => (
             WhyWord::Delivered,
-            format!("it was delivered at {}, by attempt {}{because}", at(delivery.finished_at), delivery.attempts),
+            format!(
+                "it was delivered at {}, by attempt {}{because}",
+                at(delivery.finished_at),
+                delivery.attempts
+            ),
             String::new(),
         ),
     };

@@ -89,13 +89,25 @@ macro_rules! among {
             Among::Dead => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'dead'"), $end),
             Among::NotLeased => concat!($begin!(), fitting!("steadfast.queue", "q.state <> 'leased'"), $end),
             Among::History("skipped") => {
-                concat!($begin_of_history!(), fitting!("steadfast.history", "q.state = 'skipped'"), $end)
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast.history", "q.state = 'skipped'"),
+                    $end
+                )
             }
             Among::History("discarded") => {
-                concat!($begin_of_history!(), fitting!("steadfast.history", "q.state = 'discarded'"), $end)
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast.history", "q.state = 'discarded'"),
+                    $end
+                )
             }
             Among::History(_) => {
-                concat!($begin_of_history!(), fitting!("steadfast.history", "q.state = 'delivered'"), $end)
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast.history", "q.state = 'delivered'"),
+                    $end
+                )
             }
         }
     };
@@ -165,7 +177,7 @@ impl Letters<Postgres> for PostgresStore {
             "WHERE q.item = $1 UNION ALL ",
             columns_of_history!(),
             rows!("steadfast.history"),
-            "WHERE q.item = $1 ORDER BY kind"
+            "WHERE q.item = $1 ORDER BY 2"
         );
         let rows = sqlx::query(self.names.sql(statement))
             .bind(item)
@@ -227,9 +239,9 @@ impl Letters<Postgres> for PostgresStore {
     }
 
     async fn head_of(&self, chain: &str, number: i64) -> Result<Option<Uuid>> {
-        let statement = self.names.sql(
-            "SELECT item FROM steadfast.queue WHERE chain = $1 AND number < $2 ORDER BY number LIMIT 1",
-        );
+        let statement = self
+            .names
+            .sql("SELECT item FROM steadfast.queue WHERE chain = $1 AND number < $2 ORDER BY number LIMIT 1");
         sqlx::query_scalar(statement)
             .bind(chain)
             .bind(number)

@@ -46,11 +46,14 @@ impl Operations<Postgres> for PostgresStore {
     }
 
     async fn lock_operation(&self, conn: &mut PgConnection, id: Uuid) -> Result<Option<OperationRow>> {
-        let row = sqlx::query(self.names.sql(concat!(columns!(), "WHERE operations.id = $1 FOR UPDATE")))
-            .bind(id)
-            .fetch_optional(conn)
-            .await
-            .map_err(Self::fail("reading a bulk operation"))?;
+        let row = sqlx::query(
+            self.names
+                .sql(concat!(columns!(), "WHERE operations.id = $1 FOR UPDATE")),
+        )
+        .bind(id)
+        .fetch_optional(conn)
+        .await
+        .map_err(Self::fail("reading a bulk operation"))?;
         row.as_ref().map(read_operation).transpose()
     }
 

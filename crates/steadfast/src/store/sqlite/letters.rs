@@ -84,13 +84,25 @@ macro_rules! among {
             Among::Dead => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'dead'"), $end),
             Among::NotLeased => concat!($begin!(), fitting!("steadfast_queue", "q.state <> 'leased'"), $end),
             Among::History("skipped") => {
-                concat!($begin_of_history!(), fitting!("steadfast_history", "q.state = 'skipped'"), $end)
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast_history", "q.state = 'skipped'"),
+                    $end
+                )
             }
             Among::History("discarded") => {
-                concat!($begin_of_history!(), fitting!("steadfast_history", "q.state = 'discarded'"), $end)
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast_history", "q.state = 'discarded'"),
+                    $end
+                )
             }
             Among::History(_) => {
-                concat!($begin_of_history!(), fitting!("steadfast_history", "q.state = 'delivered'"), $end)
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast_history", "q.state = 'delivered'"),
+                    $end
+                )
             }
         }
     };
@@ -160,7 +172,7 @@ impl Letters<Sqlite> for SqliteStore {
             "WHERE q.item = $1 UNION ALL ",
             columns_of_history!(),
             rows!("steadfast_history"),
-            "WHERE q.item = $1 ORDER BY kind"
+            "WHERE q.item = $1 ORDER BY 2"
         );
         let rows = sqlx::query(self.names.sql(statement))
             .bind(item.to_string())
@@ -221,9 +233,9 @@ impl Letters<Sqlite> for SqliteStore {
     }
 
     async fn head_of(&self, chain: &str, number: i64) -> Result<Option<Uuid>> {
-        let statement = self.names.sql(
-            "SELECT item FROM steadfast_queue WHERE chain = $1 AND number < $2 ORDER BY number LIMIT 1",
-        );
+        let statement = self
+            .names
+            .sql("SELECT item FROM steadfast_queue WHERE chain = $1 AND number < $2 ORDER BY number LIMIT 1");
         let head: Option<String> = sqlx::query_scalar(statement)
             .bind(chain)
             .bind(number)
@@ -233,7 +245,12 @@ impl Letters<Sqlite> for SqliteStore {
         head.map(parse).transpose()
     }
 
-    async fn lock_delivery(&self, conn: &mut SqliteConnection, item: Uuid, target: &str) -> Result<Option<DeliveryRow>> {
+    async fn lock_delivery(
+        &self,
+        conn: &mut SqliteConnection,
+        item: Uuid,
+        target: &str,
+    ) -> Result<Option<DeliveryRow>> {
         let statement = concat!(
             columns!(),
             rows!("steadfast_queue"),

@@ -73,10 +73,7 @@ impl Operations<Sqlite> for SqliteStore {
     }
 
     async fn list_operations(&self, first: Uuid, last: Uuid, limit: u32) -> Result<Vec<OperationRow>> {
-        let statement = concat!(
-            columns!(),
-            "WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3"
-        );
+        let statement = concat!(columns!(), "WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3");
         let rows = sqlx::query(self.names.sql(statement))
             .bind(first.to_string())
             .bind(last.to_string())

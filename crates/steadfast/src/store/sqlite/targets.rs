@@ -86,7 +86,10 @@ impl Targets<Sqlite> for SqliteStore {
         ];
         let mut count = 0;
         for statement in gone {
-            let deleted = sqlx::query(self.names.sql(statement)).bind(target).execute(&mut *conn).await;
+            let deleted = sqlx::query(self.names.sql(statement))
+                .bind(target)
+                .execute(&mut *conn)
+                .await;
             count += deleted.map_err(Self::fail("removing a target"))?.rows_affected();
         }
         Ok(count > 0)
