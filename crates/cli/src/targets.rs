@@ -9,7 +9,8 @@ use crate::Context;
 use crate::change::check_reason;
 use crate::confirm::confirm;
 use crate::database::{Access, on_database};
-use crate::delivery_options::{TargetOptions, TargetsVerb};
+use crate::deliveries::check_names;
+use crate::delivery_options::{FilterOptions, TargetOptions, TargetsVerb};
 use crate::error::{Exit, Result};
 use crate::output::{escape, relative};
 
@@ -112,6 +113,11 @@ async fn change(context: &Context, options: &TargetOptions, done: &'static str) 
     }
     on_database!(context, Access::Write, builder => {
         let sf = builder?.build().await?;
+        let filter = FilterOptions {
+            target: Some(name.to_owned()),
+            ..FilterOptions::default()
+        };
+        check_names(&sf, &filter).await?;
         match done {
             "paused" => sf.pause_target(name, operator, reason).await?,
             "resumed" => sf.resume_target(name, operator, reason).await?,

@@ -388,7 +388,7 @@ impl<Db: Database> BulkWork<'_, Db> {
                 return Err(Error::new(Code::InputInvalid, message).into());
             }
             row.state = BulkState::Cancelled.as_str().to_owned();
-            save(tx, &row).await?;
+            save(tx, &mut row).await?;
             tx.audit(entry).await?;
             Ok(row)
         });
@@ -443,7 +443,7 @@ impl<Db: Database> BulkWork<'_, Db> {
             let mut row = lock(tx, id).await?;
             if row.state == BulkState::Running.as_str() {
                 row.state = state.as_str().to_owned();
-                save(tx, &row).await?;
+                save(tx, &mut row).await?;
                 let entry = audit_entry(&row, &format!(".{}", row.state), &format!("{} deliveries", row.done));
                 tx.audit(&entry).await?;
             }
@@ -491,7 +491,7 @@ async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<Batch> 
     row.done += i64::try_from(rows.len()).unwrap_or_default();
     row.batches += 1;
     freed = apply(tx, &row, &rows).await?;
-    save(tx, &row).await?;
+    save(tx, &mut row).await?;
     Ok(Batch {
         row,
         is_empty: false,
@@ -528,7 +528,8 @@ async fn lock<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<Operatio
     })
 }
 
-async fn save<Db: Database>(tx: &mut Tx<Db>, row: &OperationRow) -> Result<()> {
+async fn save<Db: Database>(tx: &mut Tx<Db>, row: &mut OperationRow) -> Result<()> {
     let (store, conn, offset) = tx.parts("write how far it has come");
-    store.save_operation(conn, row, offset).await
+    row.updated_at = store.save_operation(conn, row, offset).await?;
+    Ok(())
 }

@@ -298,13 +298,13 @@ pub(crate) trait Operations<Db: Database> {
         conn: &mut Db::Connection,
         id: Uuid,
     ) -> impl Future<Output = Result<Option<OperationRow>>> + Send;
-    /// Writes how far it has come.
+    /// Writes how far it has come, and says when.
     fn save_operation(
         &self,
         conn: &mut Db::Connection,
         row: &OperationRow,
         offset: Offset,
-    ) -> impl Future<Output = Result<()>> + Send;
+    ) -> impl Future<Output = Result<i64>> + Send;
     /// Reads the newest ones, or those whose id lies between these two.
     fn list_operations(
         &self,

@@ -57,15 +57,16 @@ impl Operations<Postgres> for PostgresStore {
         row.as_ref().map(read_operation).transpose()
     }
 
-    async fn save_operation(&self, conn: &mut PgConnection, row: &OperationRow, offset: Offset) -> Result<()> {
+    async fn save_operation(&self, conn: &mut PgConnection, row: &OperationRow, offset: Offset) -> Result<i64> {
         let statement = self.names.sql(
             "
             UPDATE steadfast.operations
             SET updated_at = clock_timestamp() + $1 * interval '1 microsecond',
                 done = $3, batches = $4, cursor_item = $5, cursor_kind = $6, state = $7
-            WHERE id = $2",
+            WHERE id = $2
+            RETURNING (extract(epoch FROM updated_at) * 1000000)::bigint",
         );
-        sqlx::query(statement)
+        sqlx::query_scalar(statement)
             .bind(offset.0)
             .bind(row.id)
             .bind(row.done)
@@ -73,9 +74,8 @@ impl Operations<Postgres> for PostgresStore {
             .bind(row.cursor.0)
             .bind(&row.cursor.1)
             .bind(&row.state)
-            .execute(conn)
+            .fetch_one(conn)
             .await
-            .map(drop)
             .map_err(Self::fail("writing how far a bulk operation has come"))
     }
 

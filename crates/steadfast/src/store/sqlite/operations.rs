@@ -51,14 +51,15 @@ impl Operations<Sqlite> for SqliteStore {
         row.as_ref().map(read_operation).transpose()
     }
 
-    async fn save_operation(&self, conn: &mut SqliteConnection, row: &OperationRow, offset: Offset) -> Result<()> {
+    async fn save_operation(&self, conn: &mut SqliteConnection, row: &OperationRow, offset: Offset) -> Result<i64> {
         let statement = self.names.sql(
             "
             UPDATE steadfast_operations
             SET updated_at = $1, done = $3, batches = $4, cursor_item = $5, cursor_kind = $6, state = $7
-            WHERE id = $2",
+            WHERE id = $2
+            RETURNING updated_at",
         );
-        sqlx::query(statement)
+        sqlx::query_scalar(statement)
             .bind(offset.now().0)
             .bind(row.id.to_string())
             .bind(row.done)
@@ -66,9 +67,8 @@ impl Operations<Sqlite> for SqliteStore {
             .bind(row.cursor.0.to_string())
             .bind(&row.cursor.1)
             .bind(&row.state)
-            .execute(conn)
+            .fetch_one(conn)
             .await
-            .map(drop)
             .map_err(Self::fail("writing how far a bulk operation has come"))
     }
 

@@ -247,6 +247,23 @@ async fn an_edited_payload_reaches_its_target_alone_and_in_its_place() {
 }
 
 #[tokio::test]
+async fn an_edited_message_that_dies_again_still_keeps_its_tail_waiting() {
+    let (harness, world, ids) = tried(&["1", "one"], &["1", "2"]).await;
+    let sf = &harness.sf;
+    let edit = async |id, payload| {
+        sf.delivery(id, "test.hear")
+            .requeue_edited("ann", "typo", payload)
+            .await
+    };
+    let again = edit(ids[0], r#"{"tag":"one","key":"k"}"#).await.unwrap();
+    sf.drain().await.unwrap();
+    assert!(world.taken().is_empty(), "{:?}", world.taken());
+    edit(again, r#"{"tag":"uno","key":"k"}"#).await.unwrap();
+    sf.drain().await.unwrap();
+    assert_eq!(world.taken(), ["test.hear:uno", "test.hear:2"]);
+}
+
+#[tokio::test]
 async fn what_somebody_works_on_is_left_alone() {
     let harness = fresh::<Db>().await;
     let (begun, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
