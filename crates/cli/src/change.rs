@@ -36,7 +36,9 @@ async fn run(
     state: Option<DeliveryState>,
     edited: Option<String>,
 ) -> Result<Exit> {
-    check_reason(&options.because.reason)?;
+    if let Some(reason) = &options.reason {
+        check_reason(reason)?;
+    }
     if options.id.is_none() && options.filter.is_empty() && !options.all {
         return Err(CliError::new(
             Exit::Usage,
@@ -104,7 +106,7 @@ async fn change_one<Db: Database>(
     verb: BulkVerb,
     edited: Option<String>,
 ) -> Result<Exit> {
-    let (operator, reason) = (context.config.operator()?, &*options.because.reason);
+    let (operator, reason) = (context.config.operator()?, options.reason());
     let target = match &options.filter.target {
         Some(target) => target.clone(),
         None => only_target(sf, id, verb).await?,
@@ -243,6 +245,6 @@ async fn change_all<Db: Database>(
         return Ok(Exit::Failed);
     }
     let operator = context.config.operator()?;
-    let operation = list().start(verb, operator, &options.because.reason).await?;
+    let operation = list().start(verb, operator, options.reason()).await?;
     operations::work(context, sf, operation.id).await
 }

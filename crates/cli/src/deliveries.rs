@@ -328,7 +328,7 @@ fn lines(message: &LookedMessage) -> Vec<(&'static str, String)> {
         };
         lines.push((
             "delivery",
-            format!("{}: {what}, {} attempts", escape(&delivery.target), delivery.attempts),
+            format!("{}: {what}, {}", escape(&delivery.target), attempts(delivery.attempts)),
         ));
     }
     for failed in &message.failures {
@@ -344,6 +344,10 @@ fn lines(message: &LookedMessage) -> Vec<(&'static str, String)> {
         lines.push(("failure", what));
     }
     lines
+}
+
+fn attempts(count: u32) -> String {
+    format!("{count} {}", if count == 1 { "attempt" } else { "attempts" })
 }
 
 pub(crate) async fn export(context: &Context, options: &ExportOptions) -> Result<Exit> {

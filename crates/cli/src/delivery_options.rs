@@ -202,8 +202,19 @@ pub(crate) struct ChangeOptions {
     /// Only count them
     #[arg(long)]
     pub(crate) dry_run: bool,
-    #[command(flatten)]
-    pub(crate) because: Because,
+    /// Why, for the audit
+    #[arg(long, required_unless_present = "dry_run")]
+    pub(crate) reason: Option<String>,
+    /// Who does it, for the audit [env: STEADFAST_OPERATOR] [default: your login name]
+    #[arg(long, value_name = "NAME")]
+    operator: Option<String>,
+}
+
+impl ChangeOptions {
+    /// Why; empty where nothing is changed.
+    pub(crate) fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or_default()
+    }
 }
 
 #[derive(Args)]
@@ -226,8 +237,8 @@ pub(crate) struct TargetOptions {
 impl OutboxVerb {
     pub(crate) fn operator(&self) -> Option<&str> {
         match self {
-            OutboxVerb::Requeue(options) => options.change.because.operator.as_deref(),
-            OutboxVerb::Skip(options) => options.because.operator.as_deref(),
+            OutboxVerb::Requeue(options) => options.change.operator.as_deref(),
+            OutboxVerb::Skip(options) => options.operator.as_deref(),
             _ => None,
         }
     }
@@ -236,8 +247,8 @@ impl OutboxVerb {
 impl DeadVerb {
     pub(crate) fn operator(&self) -> Option<&str> {
         match self {
-            DeadVerb::Requeue(options) => options.change.because.operator.as_deref(),
-            DeadVerb::Discard(options) => options.because.operator.as_deref(),
+            DeadVerb::Requeue(options) => options.change.operator.as_deref(),
+            DeadVerb::Discard(options) => options.operator.as_deref(),
             _ => None,
         }
     }

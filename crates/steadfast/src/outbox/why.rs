@@ -328,7 +328,7 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
                 format!(": {}: {}", failure.code, failure.message)
             });
             let since = at(failure.map(|failure| failure.at));
-            let what = format!("it is dead since {since}, after {} attempts{failed}", delivery.attempts);
+            let what = format!("it is dead since {since}, after {}{failed}", counted(delivery.attempts));
             let remedy = format!(
                 "remove the cause, then `steadfast dead requeue {id} --target {target}`; add --edited FILE to correct it, or \
                  `steadfast dead discard` it"
@@ -356,4 +356,11 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
         ),
     };
     Reason { word, what, remedy }
+}
+
+fn counted(attempts: u32) -> String {
+    match attempts {
+        1 => "1 attempt".to_owned(),
+        several => format!("{several} attempts"),
+    }
 }

@@ -350,8 +350,8 @@ macro_rules! readers {
         })*
     };
     (@ plain $row:ident $field:ident) => { $row.tell(stringify!($field))? };
-    (@ id $row:ident $field:ident) => { parse($row.tell(stringify!($field))?)? };
-    (@ cursor $row:ident $field:ident) => { (parse($row.tell("cursor_item")?)?, $row.tell("cursor_kind")?) };
+    (@ id $row:ident $field:ident) => { parse(&$row.tell::<String>(stringify!($field))?)? };
+    (@ cursor $row:ident $field:ident) => { (parse(&$row.tell::<String>("cursor_item")?)?, $row.tell("cursor_kind")?) };
 }
 
 readers! {
@@ -435,7 +435,7 @@ readers! {
     }
 }
 
-pub(super) fn parse(id: String) -> Result<Uuid> {
+pub(super) fn parse(id: &str) -> Result<Uuid> {
     id.parse()
         .map_err(|error| Error::new(Code::Database, format!("{id:?} is not the id of a row")).with_source(error))
 }

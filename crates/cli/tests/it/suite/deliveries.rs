@@ -111,7 +111,7 @@ async fn deliveries_are_listed_and_a_message_is_shown_whole_but_masked() {
         "{shown}"
     );
     assert!(
-        shown.contains("delivery     stock.reserve: dead, 1 attempts"),
+        shown.contains("delivery     stock.reserve: dead, 1 attempt\n"),
         "{shown}"
     );
     assert!(shown.contains("delivery     mail.confirm: delivered at 20"), "{shown}");
@@ -289,15 +289,20 @@ async fn many_are_counted_asked_about_and_changed_as_an_operation() {
         shop.place(order).await;
     }
     shop.sf.drain().await.unwrap();
-    let skip = |more: &str| shop.call(&format!("outbox skip --target stock.reserve --reason closed {more}"));
+    let skip = |more: &str| shop.call(&format!("outbox skip --target stock.reserve {more}"));
     assert_eq!(skip("--dry-run").run().await.ok(), "deliveries  3, not changed\n");
     assert_eq!(
         skip("--dry-run --json").run().await.ok(),
         "{\"deliveries\":3,\"exact\":true,\"verb\":\"skip\",\"changed\":false}\n"
     );
-    skip("").run().await.refused(2, "nobody can be asked", "add --yes");
+    skip("--reason closed")
+        .run()
+        .await
+        .refused(2, "nobody can be asked", "add --yes");
+    let said = skip("--yes").run().await;
+    assert!(said.exit == 2 && said.err.contains("--reason <REASON>"), "{}", said.err);
     assert_eq!(shop.count("outbox list --json").await, 3);
-    let done = skip("--yes --json").run().await;
+    let done = skip("--yes --json --reason closed").run().await;
     assert_eq!(done.err, "", "no bar where there is no terminal");
     let done = done.ok();
     assert!(

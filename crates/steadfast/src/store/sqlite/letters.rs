@@ -229,7 +229,7 @@ impl Letters<Sqlite> for SqliteStore {
             .fetch_all(&self.readers)
             .await
             .map_err(Self::fail("looking for messages"))?;
-        ids.into_iter().map(parse).collect()
+        ids.iter().map(|id| parse(id)).collect()
     }
 
     async fn head_of(&self, chain: &str, number: i64) -> Result<Option<Uuid>> {
@@ -242,7 +242,7 @@ impl Letters<Sqlite> for SqliteStore {
             .fetch_optional(&self.readers)
             .await
             .map_err(Self::fail("looking at a chain"))?;
-        head.map(parse).transpose()
+        head.as_deref().map(parse).transpose()
     }
 
     async fn lock_delivery(

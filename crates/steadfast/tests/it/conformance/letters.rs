@@ -573,7 +573,7 @@ async fn why_names_everything_that_keeps_a_delivery() {
     let why = sf.why(ids[0]).await.unwrap().unwrap();
     let dead = &why.deliveries[0].reasons[0];
     assert!(
-        dead.what.contains("after 1 attempts: refused: order 17 of test.hear"),
+        dead.what.contains("after 1 attempt: refused: order 17 of test.hear"),
         "{}",
         dead.what
     );
