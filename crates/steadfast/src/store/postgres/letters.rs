@@ -1,7 +1,8 @@
 //! Deliveries on PostgreSQL, as people ask for them and change them.
 //!
-//! Pages go by the primary key of the queue, those of the dead by an index of their own. What changes a row locks it first,
-//! so that nobody claims it meanwhile.
+//! Pages go by the primary key of the queue, those of the dead by an index of their own. Statements with a filter are planned
+//! each time for what they ask: a plan for any filter would read everything. What changes a row locks it first, so that nobody
+//! claims it meanwhile.
 
 use sqlx::{PgConnection, Postgres};
 use uuid::Uuid;
@@ -128,6 +129,7 @@ impl Letters<Postgres> for PostgresStore {
             "ORDER BY q.item, q.kind LIMIT $10::bigint"
         );
         let rows = bind_filter!(sqlx::query(self.names.sql(statement)), filter, limit)
+            .persistent(false)
             .fetch_all(&self.pool)
             .await
             .map_err(Self::fail("listing deliveries"))?;
@@ -137,6 +139,7 @@ impl Letters<Postgres> for PostgresStore {
     async fn count_deliveries(&self, filter: &DeliveryFilter, limit: u32) -> Result<i64> {
         let statement = among!(filter.among, counting, counting, "LIMIT $10::bigint) AS counted");
         bind_filter!(sqlx::query_scalar(self.names.sql(statement)), filter, limit)
+            .persistent(false)
             .fetch_one(&self.pool)
             .await
             .map_err(Self::fail("counting deliveries"))
@@ -164,6 +167,7 @@ impl Letters<Postgres> for PostgresStore {
         ORDER BY g.count DESC, g.fingerprint"
         );
         let rows = bind_filter!(sqlx::query(self.names.sql(statement)), filter, limit)
+            .persistent(false)
             .fetch_all(&self.pool)
             .await
             .map_err(Self::fail("grouping dead letters"))?;
@@ -290,6 +294,7 @@ impl Letters<Postgres> for PostgresStore {
             ),
         };
         let rows = bind_filter!(sqlx::query(self.names.sql(statement)), filter, limit)
+            .persistent(false)
             .fetch_all(conn)
             .await
             .map_err(Self::fail("locking deliveries"))?;
