@@ -9,3 +9,4 @@ GRANT INSERT ON steadfast.audit TO my_service;
 GRANT USAGE ON SEQUENCE steadfast.numbers TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.messages, steadfast.queue, steadfast.history, steadfast.failures,
     steadfast.kinds, steadfast.targets TO my_service;
+GRANT SELECT, INSERT, UPDATE ON steadfast.operations TO my_service;

@@ -98,7 +98,7 @@ impl From<steadfast::Error> for CliError {
 
 fn exit_of(code: Code) -> Exit {
     match code {
-        Code::ConfigurationInvalid | Code::NameInvalid | Code::BodyRefused => Exit::Usage,
+        Code::ConfigurationInvalid | Code::NameInvalid | Code::BodyRefused | Code::InputInvalid => Exit::Usage,
         Code::InFlight | Code::Conflict | Code::Locked => Exit::Conflict,
         _ => Exit::Failed,
     }

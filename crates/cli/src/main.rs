@@ -1,10 +1,12 @@
-//! `steadfast`: what an operator has in hand. Migrate, look at keys and the audit, purge, and find out what is wrong.
+//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries and the audit, give dead letters another
+//! life, purge, and find out what is wrong.
 //!
 //! The way of a call: `options` reads the line, `config` adds what the environment and `steadfast.toml` say, `database`
 //! opens what the verb needs and no more, a file of the verb's name asks the library, and `output` shows the answer. No SQL
 //! is written here; it lives in the library, beside the tables.
 
 mod options;
+mod delivery_options;
 mod config;
 mod database;
 mod error;
@@ -14,6 +16,11 @@ mod confirm;
 mod suggest;
 mod migrate;
 mod keys;
+mod deliveries;
+mod change;
+mod targets;
+mod operations;
+mod why;
 mod purge;
 mod audit;
 mod doctor;
@@ -27,9 +34,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use config::Config;
+use delivery_options::{DeadVerb, OutboxVerb};
 use error::{Exit, Result};
 use options::{Cli, KeysVerb, MigrateVerb, Verb};
 use output::Output;
+use steadfast::DeliveryState;
 
 /// What every verb gets: the settings, and where to show things.
 pub(crate) struct Context {
@@ -83,6 +92,23 @@ async fn run(cli: Cli) -> Result<Exit> {
             KeysVerb::Show(options) => keys::show(&context, &options).await,
             KeysVerb::Forget(options) => keys::forget(&context, &options).await,
         },
+        Verb::Outbox { verb } => match verb {
+            OutboxVerb::List(options) => deliveries::list(&context, &options).await,
+            OutboxVerb::Show(options) => deliveries::show(&context, &options).await,
+            OutboxVerb::Requeue(options) => change::requeue(&context, &options, DeliveryState::Pending).await,
+            OutboxVerb::Skip(options) => change::skip(&context, &options).await,
+        },
+        Verb::Dead { verb } => match verb {
+            DeadVerb::List(options) => deliveries::dead(&context, &options).await,
+            DeadVerb::Groups(filter) => deliveries::groups(&context, &filter).await,
+            DeadVerb::Show(options) => deliveries::show(&context, &options).await,
+            DeadVerb::Requeue(options) => change::requeue(&context, &options, DeliveryState::Dead).await,
+            DeadVerb::Discard(options) => change::discard(&context, &options).await,
+            DeadVerb::Export(options) => deliveries::export(&context, &options).await,
+        },
+        Verb::Targets { verb } => targets::run(&context, &verb).await,
+        Verb::Operations { verb } => operations::run(&context, &verb).await,
+        Verb::Why { id } => why::run(&context, &id).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,
         Verb::Audit(options) => audit::run(&context, options).await,
         Verb::Doctor => doctor::run(&context).await,

@@ -7,9 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use steadfast::KeyId;
 
-/// Migrates, looks at keys and the audit, purges, and finds out what is wrong.
+use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
+
+/// Migrates, looks at keys, deliveries and the audit, purges, and finds out what is wrong.
 ///
-/// Steadfast keeps the keys of idempotent commands in your SQLite or PostgreSQL database. This is the tool beside it.
+/// Steadfast keeps the keys of idempotent commands and the messages they publish in your SQLite or PostgreSQL database. This is
+/// the tool beside it.
 #[derive(Parser)]
 #[command(
     name = "steadfast",
@@ -45,7 +48,7 @@ pub(crate) struct GlobalOptions {
     /// When to colour the output [env: STEADFAST_COLOR, NO_COLOR] [default: auto]
     #[arg(long, global = true, value_name = "WHEN", value_parser = ["auto", "always", "never"])]
     pub(crate) color: Option<String>,
-    /// Do not ask before something is forgotten
+    /// Do not ask before something is forgotten or changed for many
     #[arg(long, global = true)]
     pub(crate) yes: bool,
 }
@@ -63,6 +66,35 @@ pub(crate) enum Verb {
     Keys {
         #[command(subcommand)]
         verb: KeysVerb,
+    },
+    /// List, show, requeue or skip deliveries of messages
+    #[command(arg_required_else_help = true)]
+    Outbox {
+        #[command(subcommand)]
+        verb: OutboxVerb,
+    },
+    /// List, group, show, requeue, discard or export what was given up
+    #[command(arg_required_else_help = true)]
+    Dead {
+        #[command(subcommand)]
+        verb: DeadVerb,
+    },
+    /// List, pause, resume or remove targets of messages
+    #[command(arg_required_else_help = true)]
+    Targets {
+        #[command(subcommand)]
+        verb: TargetsVerb,
+    },
+    /// List, resume or cancel bulk operations
+    #[command(arg_required_else_help = true)]
+    Operations {
+        #[command(subcommand)]
+        verb: OperationsVerb,
+    },
+    /// Say why a message is where it is, and what to do
+    Why {
+        /// The id of the message, or as much of its beginning as no other has
+        id: String,
     },
     /// Delete expired keys now; services do it by themselves every hour
     Purge {
@@ -105,6 +137,10 @@ impl Verb {
             Verb::Keys {
                 verb: KeysVerb::Forget(options),
             } => options.operator.as_deref(),
+            Verb::Outbox { verb } => verb.operator(),
+            Verb::Dead { verb } => verb.operator(),
+            Verb::Targets { verb } => verb.operator(),
+            Verb::Operations { verb } => verb.operator(),
             _ => None,
         }
     }

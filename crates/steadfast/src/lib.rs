@@ -94,6 +94,11 @@ pub use outbox::{
     Aggregate, Dispatcher, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead, Published,
     Raised, Reaction,
 };
+pub use outbox::{
+    BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryCount, DeliveryList,
+    DeliveryPage, DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget,
+    LookedMessage, MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
+};
 pub use purge::{Purged, Walked};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};

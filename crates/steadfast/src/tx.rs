@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::AuditEntry;
-use crate::clock::Timestamp;
+use crate::clock::{Offset, Timestamp};
 use crate::command::{AsyncOnce, AsyncSave, Key};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
@@ -159,6 +159,12 @@ impl<Db: Database> Tx<Db> {
     pub(crate) fn ask(&mut self, statement: &'static str) -> &mut Db::Connection {
         self.steadfast.ask(statement);
         &mut *held(&mut self.held)
+    }
+
+    /// The store, the connection and the clock, for a statement of this name.
+    pub(crate) fn parts(&mut self, statement: &'static str) -> (&Db::Store, &mut Db::Connection, Offset) {
+        let store = self.steadfast.ask(statement);
+        (store, &mut *held(&mut self.held), self.steadfast.clock().ahead())
     }
 
     /// Tells when the transaction has ended, for those who gave it away.

@@ -10,6 +10,8 @@ use uuid::Uuid;
 
 use crate::process::Call;
 
+#[path = "suite/deliveries.rs"]
+mod deliveries;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/house.rs"]

@@ -4,6 +4,8 @@ use tempfile::TempDir;
 
 use crate::process::Call;
 
+#[path = "suite/deliveries.rs"]
+mod deliveries;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/house.rs"]
@@ -167,4 +169,112 @@ async fn a_file_that_the_settings_name_lies_beside_them_wherever_one_stands() {
         "the database file shop.db does not exist",
         "from the current directory",
     );
+}
+
+/// How many dead letters there are, so many that a bulk operation takes a while.
+const GRAVES: u32 = 60_000;
+
+/// A file full of dead letters, written past the library.
+async fn with_graves() -> Database {
+    let database = Database::fresh().await;
+    let migrated = Call::new("migrate up").env("DATABASE_URL", &database.url());
+    migrated.run().await.ok();
+    let series = format!("WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {GRAVES}) SELECT");
+    database
+        .run(&format!(
+            "INSERT INTO steadfast_queue (visible_at, due_at, epoch, attempts, item, state, kind)
+             {series} 9223372036854775807, 1, 1, 1, printf('01890000-0000-7000-8000-%012d', n), 'dead', 'stock.reserve' FROM n"
+        ))
+        .await;
+    database
+}
+
+/// Discards all of them, and sends a signal after the first batch; what was said then, and how many were discarded.
+async fn discard_until(database: &Database, signal: &str) -> (std::process::Output, i64) {
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_steadfast"))
+        .args(["dead", "discard", "--all", "--reason", "old", "--yes"])
+        .env("DATABASE_URL", database.url())
+        .env("USER", "ops")
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    while discarded(database).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    let sent = std::process::Command::new("kill")
+        .args([signal, &child.id().to_string()])
+        .status();
+    assert!(sent.unwrap().success(), "it has ended by itself");
+    let output = child.wait_with_output().unwrap();
+    let count = discarded(database).await;
+    assert!(count < i64::from(GRAVES), "it was stopped in the middle");
+    assert_eq!(count % 500, 0, "whole batches only");
+    (output, count)
+}
+
+async fn discarded(database: &Database) -> i64 {
+    let pool = sqlx::SqlitePool::connect(&database.url()).await.unwrap();
+    let counts = "SELECT count(*), count(DISTINCT item) FROM steadfast_history";
+    let (count, items): (i64, i64) = sqlx::query_as(counts).fetch_one(&pool).await.unwrap();
+    assert_eq!(count, items, "nothing twice");
+    pool.close().await;
+    count
+}
+
+#[tokio::test]
+async fn a_bulk_operation_that_was_killed_is_resumed_and_does_nothing_twice() {
+    let database = with_graves().await;
+    let (_, count) = discard_until(&database, "-KILL").await;
+    let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
+    let listed = call("operations list --json").run().await.ok();
+    let so_far = format!(r#""state":"running","done":{count},"expected":{GRAVES}"#);
+    assert!(listed.contains(&so_far), "{listed}");
+    let resume = format!("operations resume {} --json", &listed[7..43]);
+    let said = call(&resume).run().await;
+    said.refused(
+        4,
+        "another process works on operation",
+        "if it has died, try again in 10 seconds",
+    );
+    let ended = loop {
+        let said = call(&resume).run().await;
+        if said.exit == 0 {
+            break said.out;
+        }
+        assert_eq!(said.exit, 4, "{}", said.err);
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    };
+    let whole = format!(
+        r#""state":"done","done":{GRAVES},"expected":{GRAVES},"batches":{}"#,
+        GRAVES / 500
+    );
+    assert!(ended.contains(&whole), "{ended}");
+    assert_eq!(discarded(&database).await, i64::from(GRAVES));
+}
+
+#[tokio::test]
+async fn an_interrupted_bulk_operation_says_how_to_go_on_and_how_to_end_it() {
+    let database = with_graves().await;
+    let (output, count) = discard_until(&database, "-INT").await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).unwrap();
+    let (_, id) = told.split_once("`steadfast operations resume ").unwrap();
+    let id = &id[..36];
+    assert!(
+        told.contains(&format!("`steadfast operations cancel {id}` ends it")),
+        "{told}"
+    );
+    let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
+    let cancelled = call(&format!("operations cancel {id} --reason enough --json"))
+        .run()
+        .await
+        .ok();
+    assert!(
+        cancelled.contains(&format!(r#""state":"cancelled","done":{count}"#)),
+        "{cancelled}"
+    );
+    let resumed = call(&format!("operations resume {id} --json")).run().await.ok();
+    assert_eq!(resumed, cancelled, "nobody goes on with it");
+    assert_eq!(discarded(&database).await, count);
 }

@@ -4,24 +4,39 @@
 //! with everything else, and a row for each target that wants it ([`queue`](crate::queue)). After the commit the
 //! [`dispatcher`] of some process claims the rows and has them delivered; here a target is a [`reaction`], a function of this
 //! process. Targets are data: whoever publishes need not know them.
+//!
+//! Those who look after it all list deliveries by [`look`] and messages by [`look_up`], decide about one by [`dead_letter`] and
+//! about many by [`bulk`], pause and remove [`targets`], and ask [`why`].
 
 pub(crate) mod aggregate;
+mod bulk;
 mod cx;
+mod dead_letter;
 pub(crate) mod dispatcher;
 mod event;
 mod in_process;
+mod look;
+mod look_up;
 mod message;
 mod name;
 pub(crate) mod origin;
 mod publications;
 pub(crate) mod reaction;
+mod targets;
+mod why;
 
 use std::sync::Arc;
 
 pub use aggregate::{Aggregate, Raised};
+pub use bulk::{BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, OperationId};
 pub use cx::EventCx;
+pub use dead_letter::Delivery;
 pub use dispatcher::Dispatcher;
 pub use event::Event;
+pub use look::{
+    DeadGroup, DeliveryCount, DeliveryList, DeliveryPage, DeliveryPlace, DeliveryState, LastFailure, ListedDelivery,
+};
+pub use look_up::{FailedAttempt, LookedMessage, MessageLookUp};
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
 pub(crate) use message::{Message, NewMessage};
 pub(crate) use origin::Origin;
@@ -29,6 +44,8 @@ pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;
 pub use reaction::{OnDead, Reaction};
+pub use targets::{ListedTarget, Paused};
+pub use why::{Reason, Why, WhyDelivery, WhyWord};
 
 /// A target, as it stands in its table: messages whose type fits the pattern are delivered to it.
 #[derive(Clone, Debug, PartialEq, Eq)]

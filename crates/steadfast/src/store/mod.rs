@@ -4,6 +4,7 @@
 //! side can be compared. Nothing here knows handlers, transports or policies, and nothing here opens a
 //! connection of its own while a transaction is open.
 
+pub(crate) mod letters;
 mod migrate;
 mod names;
 #[cfg(feature = "postgres")]
@@ -64,8 +65,12 @@ impl Database for sqlx::Postgres {
 /// What the engine asks of a database.
 ///
 /// Every method that takes a connection runs inside the transaction that is open on it.
+///
+/// What people ask about deliveries, targets and bulk operations is in [`letters`].
 #[doc(hidden)]
-pub(crate) trait Store<Db: Database>: Sized + Send + Sync + 'static {
+pub(crate) trait Store<Db: Database>:
+    letters::Letters<Db> + letters::Targets<Db> + letters::Operations<Db> + Sized + Send + Sync + 'static
+{
     /// What must be there before the first migration: a place for our tables, and the table that counts migrations.
     const BOOTSTRAP: &'static str;
     /// Says that migration `$1`, called `$2`, has run.

@@ -14,6 +14,7 @@ mod sqlite;
 
 mod crash;
 mod kit;
+mod operate_crash;
 mod outbox_crash;
 
 #[test]

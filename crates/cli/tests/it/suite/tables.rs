@@ -10,7 +10,15 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
     let database = Database::fresh().await;
     let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
     let status = call("migrate status --json").run().await.ok();
-    let names = [(1, "keys"), (2, "audit"), (3, "claim"), (4, "purge"), (5, "breakers")];
+    let names = [
+        (1, "keys"),
+        (2, "audit"),
+        (3, "claim"),
+        (4, "purge"),
+        (5, "breakers"),
+        (6, "queue"),
+        (7, "operations"),
+    ];
     let missing = names.map(|(version, name)| {
         format!("{{\"version\":{version},\"name\":\"{name}\",\"applied_at\":null,\"known\":true}}\n")
     });
@@ -20,12 +28,12 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .run()
             .await
             .ok()
-            .contains("1        keys      missing\n")
+            .contains("1        keys        missing\n")
     );
     let ran = call("migrate up").run().await.ok();
     assert_eq!(
         ran,
-        "ran 1 keys\nran 2 audit\nran 3 claim\nran 4 purge\nran 5 breakers\n"
+        "ran 1 keys\nran 2 audit\nran 3 claim\nran 4 purge\nran 5 breakers\nran 6 queue\nran 7 operations\n"
     );
     let again = call("migrate up").run().await;
     assert_eq!((again.exit, &*again.out), (0, ""));
@@ -39,7 +47,7 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .is_ok()
     );
     let status = call("migrate status --json").run().await.ok();
-    assert!(status.lines().count() == 5 && !status.contains("null"), "{status}");
+    assert!(status.lines().count() == 7 && !status.contains("null"), "{status}");
 }
 
 #[tokio::test]
@@ -63,12 +71,12 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
     call("migrate up").run().await.ok();
     let migrations = Database::table("migrations");
     database
-        .run(&format!("DELETE FROM {migrations} WHERE version = 5"))
+        .run(&format!("DELETE FROM {migrations} WHERE version = 7"))
         .await;
     let said = call("keys list").run().await;
     said.refused(
         1,
-        "error[SF301]: the tables of steadfast have version 4, this program needs 5",
+        "error[SF301]: the tables of steadfast have version 6, this program needs 7",
         "run `steadfast migrate up --database-url",
     );
     database
@@ -78,7 +86,7 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
         let said = call(line).run().await;
         said.refused(
             1,
-            "error[SF301]: the tables of steadfast have version 99, this program knows 5",
+            "error[SF301]: the tables of steadfast have version 99, this program knows 7",
             "run the newer version",
         );
     }

@@ -7,10 +7,13 @@ mod audit;
 mod breakers;
 mod doctor;
 mod keys;
+mod letters;
 mod migrations;
+mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod targets;
 
 use std::future::Future;
 use std::ops::Range;

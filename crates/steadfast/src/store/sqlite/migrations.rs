@@ -37,6 +37,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "queue",
         sql: include_str!("migrations/0006_queue.sql"),
     },
+    Migration {
+        version: 7,
+        name: "operations",
+        sql: include_str!("migrations/0007_operations.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

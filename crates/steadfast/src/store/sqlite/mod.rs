@@ -9,10 +9,13 @@ mod breakers;
 mod doctor;
 mod gate;
 mod keys;
+mod letters;
 mod migrations;
+mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod targets;
 mod writer;
 
 use std::future::Future;

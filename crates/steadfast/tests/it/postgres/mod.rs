@@ -4,6 +4,8 @@ pub(crate) type Db = sqlx::Postgres;
 
 #[path = "../conformance/breakers.rs"]
 mod breakers;
+#[path = "../conformance/bulk.rs"]
+pub(crate) mod bulk;
 #[path = "../conformance/corridor.rs"]
 mod corridor;
 #[path = "../conformance/doors.rs"]
@@ -22,6 +24,8 @@ mod order;
 mod outbox;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
+#[path = "../conformance/letters.rs"]
+mod letters;
 #[path = "../conformance/look.rs"]
 mod look;
 #[path = "../conformance/purge.rs"]

@@ -1,0 +1,243 @@
+//! What a person decides about one delivery: another life, a corrected payload, or none at all.
+//!
+//! Every decision is one transaction: the row is locked, changed, and written into the audit. What somebody works on is left
+//! alone. A row that leaves its chain frees the one behind it in the same transaction.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use super::look::DeliveryState;
+use super::look_up::REPLACES;
+use super::message::{EVENT_LENGTH_MAX, MessageId};
+use crate::audit::AuditEntry;
+use crate::clock::{Timestamp, rfc3339};
+use crate::error::{Code, Error, Result};
+use crate::steadfast::Steadfast;
+use crate::store::Database;
+use crate::store::letters::{DeliveryRow, Letters, Replacement};
+use crate::tx::Tx;
+
+/// One delivery, to decide about: [`Steadfast::delivery`].
+#[must_use = "nothing is decided until it is said what"]
+pub struct Delivery<'c, Db: Database> {
+    steadfast: &'c Steadfast<Db>,
+    id: MessageId,
+    target: &'c str,
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// The delivery of a message to a target, to requeue, skip or discard it.
+    ///
+    /// ```
+    /// # use steadfast::{MessageId, Steadfast};
+    /// # use steadfast::sqlx::Sqlite;
+    /// # async fn example(sf: &Steadfast<Sqlite>, id: MessageId) -> steadfast::Result<()> {
+    /// sf.delivery(id, "stock.reserve").requeue("ann", "the stock was counted again").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn delivery<'c>(&'c self, id: MessageId, target: &'c str) -> Delivery<'c, Db> {
+        Delivery {
+            steadfast: self,
+            id,
+            target,
+        }
+    }
+}
+
+/// What is done with a delivery.
+enum Change<'c> {
+    Requeue,
+    Replace { new: Uuid, payload: &'c str },
+    End(DeliveryState),
+}
+
+impl<Db: Database> Delivery<'_, Db> {
+    /// Gives it another life: due now, with all its attempts, in its old place of the order. It may be dead, or pending and
+    /// waiting for its next attempt.
+    ///
+    /// # Errors
+    /// SF117 if somebody works on it. SF102 if there is no such delivery, or it has ended.
+    pub async fn requeue(self, operator: &str, reason: &str) -> Result<()> {
+        self.change("delivery.requeue", operator, reason, &Change::Requeue)
+            .await
+    }
+
+    /// The same with another payload, for this target alone.
+    ///
+    /// An edited event is another event: it has an id of its own, so its [key](crate::EventCx::key) for the outside is a
+    /// new one. It names the message that it [replaces](super::LookedMessage::replaces), which stays as it was published.
+    /// The delivery of the old one counts as skipped, and the new one takes its place in the order.
+    ///
+    /// # Errors
+    /// As [`requeue`](Self::requeue), and SF102 if the payload is no JSON or too large.
+    pub async fn requeue_edited(self, operator: &str, reason: &str, payload: &str) -> Result<MessageId> {
+        check_payload(payload)?;
+        let new = Uuid::now_v7();
+        self.change("delivery.edit", operator, reason, &Change::Replace { new, payload })
+            .await?;
+        Ok(MessageId::of(new))
+    }
+
+    /// It is not wanted any more, pending or dead. Those behind it in the order go on.
+    ///
+    /// # Errors
+    /// As [`requeue`](Self::requeue).
+    pub async fn skip(self, operator: &str, reason: &str) -> Result<()> {
+        self.change("delivery.skip", operator, reason, &Change::End(DeliveryState::Skipped))
+            .await
+    }
+
+    /// It is dead, and given up for good. Those behind it in the order go on.
+    ///
+    /// # Errors
+    /// As [`requeue`](Self::requeue), and SF102 if it is not dead.
+    pub async fn discard(self, operator: &str, reason: &str) -> Result<()> {
+        let change = Change::End(DeliveryState::Discarded);
+        self.change("delivery.discard", operator, reason, &change).await
+    }
+
+    async fn change(self, action: &str, operator: &str, reason: &str, change: &Change<'_>) -> Result<()> {
+        let subject = format!("{} {}", self.id, self.target);
+        let entry = AuditEntry::new(operator, action, subject).because(reason);
+        let (entry, id, target) = (&entry, self.id, self.target);
+        let changed = self.steadfast.transact(async |tx| {
+            let row = tx.lock_delivery(id, target).await?;
+            let row = row.ok_or_else(|| not_there(id, target))?;
+            refuse_leased(&row)?;
+            apply(tx, &row, change, reason).await?;
+            tx.audit(entry).await?;
+            Ok(row.chain)
+        });
+        let chain = changed.await.map_err(Error::unwrapped)?;
+        self.steadfast.rows_were_changed(chain.into_iter().collect()).await;
+        Ok(())
+    }
+}
+
+async fn apply<Db: Database>(tx: &mut Tx<Db>, row: &DeliveryRow, change: &Change<'_>, reason: &str) -> Result<()> {
+    let rows = [(row.item, row.kind.clone())];
+    match change {
+        Change::Requeue => tx.requeue(&rows).await,
+        Change::Replace { new, payload } => {
+            tx.replace_message(&Replacement {
+                old: row.item,
+                new: *new,
+                kind: &row.kind,
+                payload,
+                headers: json!({ REPLACES: row.item.to_string() }).to_string(),
+            })
+            .await?;
+            let detail = format!("replaced by {new}: {reason}");
+            tx.end_deliveries(&rows, DeliveryState::Skipped, &detail).await
+        }
+        Change::End(DeliveryState::Discarded) if row.state != DeliveryState::Dead.as_str() => Err(Error::new(
+            Code::InputInvalid,
+            format!(
+                "the delivery of {} to {} is {}, and only a dead one is discarded; skip it if it is not wanted any more",
+                row.item,
+                row.target(),
+                row.state
+            ),
+        )),
+        Change::End(state) => {
+            tx.end_deliveries(&rows, *state, reason).await?;
+            tx.free_chains(row.chain.as_slice()).await
+        }
+    }
+}
+
+fn check_payload(payload: &str) -> Result<()> {
+    if payload.len() > EVENT_LENGTH_MAX {
+        let message = format!(
+            "the payload has {} bytes, and at most {EVENT_LENGTH_MAX} are delivered; make it smaller",
+            payload.len()
+        );
+        return Err(Error::new(Code::InputInvalid, message));
+    }
+    serde_json::from_str::<serde::de::IgnoredAny>(payload)
+        .map(drop)
+        .map_err(|error| {
+            let message = format!("the payload is no JSON: {error}; write the whole payload, as `look` shows it");
+            Error::new(Code::InputInvalid, message)
+        })
+}
+
+fn not_there(id: MessageId, target: &str) -> Error {
+    Error::new(
+        Code::InputInvalid,
+        format!(
+            "there is no delivery of {id} to {target} that is still to do; `steadfast outbox show {id}` shows where each stands"
+        ),
+    )
+}
+
+/// Nobody touches what somebody works on: he would not notice, and do it all the same.
+fn refuse_leased(row: &DeliveryRow) -> Result<()> {
+    if row.state != DeliveryState::Leased.as_str() {
+        return Ok(());
+    }
+    let until = row
+        .leased_until
+        .map(|at| rfc3339(Timestamp(at).into()))
+        .unwrap_or_default();
+    Err(Error::new(
+        Code::Conflict,
+        format!(
+            "the delivery of {} to {} is leased by {} until {until}; try again when it has ended, or pause the target first",
+            row.item,
+            row.target(),
+            row.holder.as_deref().unwrap_or("somebody"),
+        ),
+    ))
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// Rows have changed in a way that somebody may have waited for.
+    ///
+    /// A claim that began before the commit may just have put the next row of a chain off, by what it saw then: these are
+    /// looked at once more. If that fails, they are found all the same when their time is over.
+    pub(super) async fn rows_were_changed(&self, chains: Vec<String>) {
+        if !chains.is_empty() {
+            let chains = &chains;
+            let _ = self.transact(async |tx| Ok(tx.free_chains(chains).await?)).await;
+        }
+        self.rows_were_committed();
+    }
+}
+
+/// What is done to deliveries in a transaction of ours.
+impl<Db: Database> Tx<Db> {
+    pub(super) async fn lock_delivery(&mut self, id: MessageId, target: &str) -> Result<Option<DeliveryRow>> {
+        let (store, conn, _) = self.parts("lock a delivery");
+        store.lock_delivery(conn, id.as_uuid(), target).await
+    }
+
+    pub(super) async fn requeue(&mut self, rows: &[(Uuid, String)]) -> Result<()> {
+        let (store, conn, offset) = self.parts("requeue deliveries");
+        store.requeue(conn, rows, offset).await
+    }
+
+    pub(super) async fn end_deliveries(
+        &mut self,
+        rows: &[(Uuid, String)],
+        state: DeliveryState,
+        detail: &str,
+    ) -> Result<()> {
+        let (store, conn, offset) = self.parts("end deliveries");
+        store.end_deliveries(conn, rows, state.as_str(), detail, offset).await
+    }
+
+    pub(super) async fn free_chains(&mut self, chains: &[String]) -> Result<()> {
+        if chains.is_empty() {
+            return Ok(());
+        }
+        let (store, conn, _) = self.parts("free chains");
+        store.free_chains(conn, chains).await
+    }
+
+    async fn replace_message(&mut self, replacement: &Replacement<'_>) -> Result<()> {
+        let (store, conn, offset) = self.parts("write an edited message");
+        store.replace_message(conn, replacement, offset).await
+    }
+}
