@@ -94,7 +94,8 @@ pub use outbox::{
     Aggregate, Dispatcher, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead, Published,
     Raised, Reaction,
 };
-pub use purge::{Purged, Walked};
+pub use outbox::{Backlog, Count, Flow, Forecast, KindStats, OutboxStats, Paused, TableSize};
+pub use purge::{Expired, Purged, Walked};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};

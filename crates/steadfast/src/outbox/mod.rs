@@ -8,25 +8,33 @@
 pub(crate) mod aggregate;
 mod cx;
 pub(crate) mod dispatcher;
+mod doctor;
 mod event;
+mod forecast;
+mod gauges;
 mod in_process;
 mod message;
 mod name;
 mod publications;
 pub(crate) mod reaction;
+pub(crate) mod stats;
 
 use std::sync::Arc;
 
 pub use aggregate::{Aggregate, Raised};
 pub use cx::EventCx;
 pub use dispatcher::Dispatcher;
+pub(crate) use doctor::checks;
 pub use event::Event;
+pub use forecast::{Backlog, Forecast};
+pub(crate) use gauges::Gauges;
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
 pub(crate) use message::{Message, NewMessage, Origin};
 pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;
 pub use reaction::{OnDead, Reaction};
+pub use stats::{Count, Flow, KindStats, OutboxStats, Paused, TableSize};
 
 /// A target, as it stands in its table: messages whose type fits the pattern are delivered to it.
 #[derive(Clone, Debug, PartialEq, Eq)]

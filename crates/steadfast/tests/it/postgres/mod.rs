@@ -18,6 +18,10 @@ mod http;
 mod in_flight;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
+#[path = "../conformance/outbox_life.rs"]
+mod outbox_life;
+#[path = "../conformance/outbox_stats.rs"]
+mod outbox_stats;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/look.rs"]
