@@ -14,6 +14,7 @@ mod confirm;
 mod suggest;
 mod migrate;
 mod keys;
+mod status;
 mod purge;
 mod audit;
 mod doctor;
@@ -83,6 +84,7 @@ async fn run(cli: Cli) -> Result<Exit> {
             KeysVerb::Show(options) => keys::show(&context, &options).await,
             KeysVerb::Forget(options) => keys::forget(&context, &options).await,
         },
+        Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,
         Verb::Audit(options) => audit::run(&context, options).await,
         Verb::Doctor => doctor::run(&context).await,

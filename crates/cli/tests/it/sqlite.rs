@@ -8,6 +8,8 @@ use crate::process::Call;
 mod keys;
 #[path = "suite/house.rs"]
 mod house;
+#[path = "suite/outbox.rs"]
+mod outbox;
 #[path = "suite/tables.rs"]
 mod tables;
 
