@@ -5,14 +5,14 @@ use steadfast::{Event, EventCx, Failure, Owner, Steadfast, Tx, sqlx, sqlx::Sqlit
 
 #[derive(Serialize, Deserialize, Event)]
 #[event("order.placed", ordering_key = order_id)]
-pub struct OrderPlaced {
+struct OrderPlaced {
     order_id: i64,
     sku: String,
     #[redact]
     email: String,
 }
 
-pub struct Stock;
+struct Stock;
 
 #[steadfast::service(db = Sqlite)]
 impl Stock {

@@ -95,11 +95,12 @@ pub use outbox::{
     Raised, Reaction,
 };
 pub use outbox::{
-    BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryCount, DeliveryList,
-    DeliveryPage, DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget,
-    LookedMessage, MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
+    BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryList, DeliveryPage,
+    DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget, LookedMessage,
+    MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
 };
-pub use purge::{Purged, Walked};
+pub use outbox::{Backlog, Count, Flow, Forecast, KindStats, OutboxStats, TableSize};
+pub use purge::{Expired, Purged, Walked};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};

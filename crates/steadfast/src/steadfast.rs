@@ -13,7 +13,7 @@ use tracing::Instrument;
 use crate::audit::AuditList;
 use crate::breaker::Breakers;
 use crate::caller::Caller;
-use crate::clock::Clock;
+use crate::clock::{Clock, ReadDuration};
 use crate::command::execute;
 use crate::command::{
     AsyncOnce, Command, CommandOptions, Encryption, Fingerprint, InFlight, Key, KeyList, KeyLookUp, Place, Point,
@@ -21,7 +21,7 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
-use crate::outbox::{self, Dispatcher, Reactions};
+use crate::outbox::{self, Dispatcher, Gauges, OutboxStats, Reactions, stats};
 use crate::queue::wake::Wake;
 use crate::queue::{Health, WorkId, WorkPoint};
 use crate::store::{self, Begin, Begun, CommitError, Database, Guard, MigrationStatus, Names, Store};
@@ -34,8 +34,17 @@ const BEGIN_GRACE: Duration = Duration::from_secs(5);
 /// Who publishes, unless somebody says otherwise.
 const SOURCE: &str = "/steadfast";
 
-/// How often expired keys are purged.
+/// How often what has expired is purged.
 const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// How long messages are kept that nobody waits for any more, for people who ask what became of them.
+const MESSAGE_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The shortest that makes sense: the purge comes by more seldom.
+const MESSAGE_RETENTION_MIN: Duration = Duration::from_secs(60);
+
+/// The longest that both databases can subtract from their time.
+const MESSAGE_RETENTION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Exactly-once effects on one database, the one of its pool.
 ///
@@ -90,6 +99,8 @@ struct Inner<Db: Database> {
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    message_retention: Duration,
+    gauges: Gauges,
     #[cfg(feature = "service")]
     operations: crate::operations::Operations,
     #[cfg(feature = "axum")]
@@ -130,6 +141,7 @@ impl<Db: Database> Steadfast<Db> {
             quota: None,
             encryption: None,
             purge_every: PURGE_EVERY,
+            message_retention: MESSAGE_RETENTION,
             dispatcher: Dispatcher::default(),
             #[cfg(feature = "axum")]
             problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
@@ -407,6 +419,14 @@ impl<Db: Database> Steadfast<Db> {
         self.0.purge_every
     }
 
+    pub(crate) fn message_retention(&self) -> Duration {
+        self.0.message_retention
+    }
+
+    pub(crate) fn gauges(&self) -> &Gauges {
+        &self.0.gauges
+    }
+
     pub(crate) fn stopping(&self) -> CancellationToken {
         self.0.stopping.clone()
     }
@@ -492,6 +512,7 @@ pub struct Builder<Db: Database> {
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    message_retention: Duration,
     dispatcher: Dispatcher,
     #[cfg(feature = "axum")]
     problem_base: String,
@@ -543,6 +564,35 @@ impl<Db: Database> Builder<Db> {
     pub fn purge_every(mut self, period: Duration) -> Self {
         self.purge_every = period;
         self
+    }
+
+    /// How long a message is kept after it was published, for people who ask what became of it; `7d` by default. While it is
+    /// still to be delivered, or dead, it is kept anyway. All processes should have the same: whoever purges goes by his own.
+    ///
+    /// ```
+    /// # use steadfast::Steadfast;
+    /// # use steadfast::sqlx::Sqlite;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// let builder = Steadfast::<Sqlite>::connect("sqlite::memory:").await?;
+    /// let builder = builder.message_retention("30d")?;
+    /// assert!(builder.message_retention("1s").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// SF303 if it is no duration, shorter than a minute or longer than a hundred years.
+    pub fn message_retention(mut self, retention: impl ReadDuration) -> Result<Self> {
+        let retention = retention.read_duration()?;
+        if !(MESSAGE_RETENTION_MIN..=MESSAGE_RETENTION_MAX).contains(&retention) {
+            return Err(Error::new(
+                Code::ConfigurationInvalid,
+                format!("messages cannot be kept for {retention:?}; write a duration from 1m to 36500d"),
+            ));
+        }
+        self.message_retention = retention;
+        Ok(self)
     }
 
     /// How this process carries messages to their targets.
@@ -627,6 +677,8 @@ impl<Db: Database> Builder<Db> {
             quota: self.quota,
             encryption: self.encryption.clone(),
             purge_every: self.purge_every,
+            message_retention: self.message_retention,
+            gauges: Gauges::default(),
             #[cfg(feature = "service")]
             operations: Default::default(),
             #[cfg(feature = "axum")]
@@ -634,6 +686,11 @@ impl<Db: Database> Builder<Db> {
             #[cfg(feature = "testing")]
             observer: self.observer.clone(),
         })))
+    }
+
+    /// How the outbox is doing, before anything is built.
+    pub(crate) async fn stats(&self, store: &Db::Store) -> Result<OutboxStats> {
+        stats::read::<Db>(store, self.clock.ahead(), self.message_retention).await
     }
 
     pub(crate) fn store(&self) -> Result<Db::Store> {

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::look::{DeliveryCount, DeliveryList, DeliveryState};
+use super::count::Count;
+use super::look::{DeliveryList, DeliveryState};
 use super::look_up::ids_beginning;
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
@@ -191,7 +192,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
     ///
     /// # Errors
     /// SF102 if the verb does not go with the state. If the database does not answer.
-    pub async fn count_for(mut self, verb: BulkVerb) -> Result<DeliveryCount> {
+    pub async fn count_for(mut self, verb: BulkVerb) -> Result<Count> {
         self.filter.among = verb.among(self.filter.among)?;
         self.count().await
     }
@@ -223,7 +224,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
     pub async fn start(mut self, verb: BulkVerb, operator: &str, reason: &str) -> Result<BulkOperation> {
         self.filter.among = verb.among(self.filter.among)?;
         let now = self.settle_bounds().await?;
-        let expected = self.counted().await?.at_least;
+        let expected = self.counted().await?.number;
         let row = OperationRow {
             id: Uuid::now_v7(),
             verb: verb.as_str().to_owned(),

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
+use super::count::Count;
 use super::message::MessageId;
 use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
@@ -211,39 +212,6 @@ pub struct DeliveryPage {
     pub now: SystemTime,
 }
 
-/// How many there are, as far as they were counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveryCount {
-    /// So many, or more.
-    pub at_least: u64,
-    /// Whether there are no more than that.
-    pub is_exact: bool,
-}
-
-impl DeliveryCount {
-    /// What was counted up to a limit.
-    pub(super) fn of(counted: i64, limit: u32) -> Self {
-        Self {
-            at_least: u64::try_from(counted).unwrap_or_default(),
-            is_exact: counted < i64::from(limit),
-        }
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        Self {
-            at_least: self.at_least + other.at_least,
-            is_exact: self.is_exact && other.is_exact,
-        }
-    }
-}
-
-impl fmt::Display for DeliveryCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let more = if self.is_exact { "" } else { "at least " };
-        write!(f, "{more}{}", self.at_least)
-    }
-}
-
 /// Dead letters that failed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -415,16 +383,16 @@ impl<'c, Db: Database> DeliveryList<'c, Db> {
     ///
     /// # Errors
     /// If the database does not answer.
-    pub async fn count(mut self) -> Result<DeliveryCount> {
+    pub async fn count(mut self) -> Result<Count> {
         self.settle_bounds().await?;
         self.counted().await
     }
 
     /// How many fit, once the bounds are settled.
-    pub(super) async fn counted(&self) -> Result<DeliveryCount> {
+    pub(super) async fn counted(&self) -> Result<Count> {
         let store = self.steadfast.ask("count deliveries");
         let counted = store.count_deliveries(&self.filter, COUNT_MAX).await?;
-        Ok(DeliveryCount::of(counted, COUNT_MAX))
+        Ok(Count::of(counted, COUNT_MAX))
     }
 
     /// Groups the dead ones among them by how they failed, the largest group first, at most 100 groups; 100,000 dead

@@ -10,10 +10,14 @@
 
 pub(crate) mod aggregate;
 mod bulk;
+mod count;
 mod cx;
 mod dead_letter;
 pub(crate) mod dispatcher;
+mod doctor;
 mod event;
+mod forecast;
+mod gauges;
 mod in_process;
 mod look;
 mod look_up;
@@ -22,6 +26,7 @@ mod name;
 pub(crate) mod origin;
 mod publications;
 pub(crate) mod reaction;
+pub(crate) mod stats;
 mod targets;
 mod why;
 
@@ -29,13 +34,15 @@ use std::sync::Arc;
 
 pub use aggregate::{Aggregate, Raised};
 pub use bulk::{BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, OperationId};
+pub use count::Count;
 pub use cx::EventCx;
 pub use dead_letter::Delivery;
 pub use dispatcher::Dispatcher;
+pub(crate) use doctor::checks;
 pub use event::Event;
-pub use look::{
-    DeadGroup, DeliveryCount, DeliveryList, DeliveryPage, DeliveryPlace, DeliveryState, LastFailure, ListedDelivery,
-};
+pub use forecast::{Backlog, Forecast};
+pub(crate) use gauges::Gauges;
+pub use look::{DeadGroup, DeliveryList, DeliveryPage, DeliveryPlace, DeliveryState, LastFailure, ListedDelivery};
 pub use look_up::{FailedAttempt, LookedMessage, MessageLookUp};
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
 pub(crate) use message::{Message, NewMessage};
@@ -44,6 +51,7 @@ pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;
 pub use reaction::{OnDead, Reaction};
+pub use stats::{Flow, KindStats, OutboxStats, TableSize};
 pub use targets::{ListedTarget, Paused};
 pub use why::{Reason, Why, WhyDelivery, WhyWord};
 

@@ -63,6 +63,7 @@ impl<Db: Database> Engine<Db> {
         };
         for Buried { lease, chain } in claims.buried {
             telemetry::row_died(&lease.kind, &lease.item, "lease_expired");
+            telemetry::deliveries_ended(&lease.kind, "dead", 1);
             self.freed.extend(chain);
         }
         self.next_in = claims.next_in;

@@ -48,6 +48,14 @@ impl Health {
         (lasts >= TROUBLE_MAX).then_some((trouble.code, lasts))
     }
 
+    /// Lets the present trouble have begun earlier.
+    #[cfg(all(test, feature = "sqlite", feature = "axum"))]
+    pub(crate) fn has_failed_for(&self, lasts: Duration) {
+        if let Some(trouble) = self.lock().as_mut() {
+            trouble.since = Instant::now().checked_sub(lasts).expect("the machine runs that long");
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Trouble>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -126,6 +126,8 @@ pub(crate) struct Claimed {
     pub(crate) attempt: u32,
     /// How long ago the first one began.
     pub(crate) elapsed: Duration,
+    /// How long ago it was due, when it was claimed.
+    pub(crate) due_for: Duration,
     pub(crate) chain: Option<Arc<str>>,
     /// Whether its lease has expired so often that no other such row is worked on beside it.
     pub(crate) is_suspect: bool,

@@ -184,7 +184,8 @@ const CLAIM: &str = "
         FROM looked AS l, clock AS c
         WHERE q.item = l.item AND q.kind = l.kind
         RETURNING q.item, q.kind, q.epoch, q.attempts, l.chain, l.verdict, l.is_suspect,
-                  (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed
+                  (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed,
+                  (extract(epoch FROM c.now - l.due_at) * 1000000)::bigint            AS due_for
     ), noted AS (
         INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
         SELECT c.now, l.epoch, l.attempts, l.item, l.kind, 'unknown', 'lease_expired',
@@ -194,6 +195,7 @@ const CLAIM: &str = "
         ON CONFLICT DO NOTHING
     )
     SELECT n.looked_at, n.next_in, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect, c.elapsed,
+           c.due_for,
            m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
            (extract(epoch FROM m.created_at) * 1000000)::bigint                       AS created_at,
            m.expires_at <= n.now                                                      AS has_expired
@@ -264,6 +266,7 @@ fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Clai
         lease: read_lease(row, claim.token)?,
         attempt: get::<i32>(row, "attempts")?.unsigned_abs(),
         elapsed: duration(get(row, "elapsed")?),
+        due_for: duration(get(row, "due_for")?),
         chain: text("chain")?,
         is_suspect: get(row, "is_suspect")?,
         message: Message {

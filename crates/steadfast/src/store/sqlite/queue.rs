@@ -25,7 +25,7 @@ use crate::telemetry;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The visible time of a row that is never looked at.
-const NEVER: i64 = i64::MAX;
+pub(super) const NEVER: i64 = i64::MAX;
 
 /// How the engine hears of other processes: by the log of the file, which every commit changes.
 pub(crate) struct Link {
@@ -249,6 +249,7 @@ async fn claim_kind(
                 epoch: epoch + 1,
                 attempt: attempts.unsigned_abs() + 1,
                 elapsed: duration(now - began_at),
+                due_for: duration(now - get::<i64>(row, "due_at")?),
                 chain: get::<Option<String>>(row, "chain")?.map(Arc::from),
                 is_suspect,
             });
@@ -293,6 +294,7 @@ struct Taken {
     epoch: i64,
     attempt: u32,
     elapsed: Duration,
+    due_for: Duration,
     chain: Option<Arc<str>>,
     is_suspect: bool,
 }
@@ -337,6 +339,7 @@ async fn read_messages(
             },
             attempt: taken.attempt,
             elapsed: taken.elapsed,
+            due_for: taken.due_for,
             chain: taken.chain,
             is_suspect: taken.is_suspect,
             message: Message {

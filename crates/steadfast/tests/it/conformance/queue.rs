@@ -65,7 +65,7 @@ pub(super) async fn rows(harness: &Harness<Db>, table: &str) -> i64 {
     Db::count(&harness.admin, &format!("SELECT count(*) FROM {}", Db::table(table))).await
 }
 
-async fn in_state(harness: &Harness<Db>, state: &str) -> i64 {
+pub(super) async fn in_state(harness: &Harness<Db>, state: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM {} WHERE state = '{state}'", Db::table("queue"));
     Db::count(&harness.admin, &sql).await
 }
@@ -77,37 +77,37 @@ pub(super) fn at_once(retries: u32) -> RetryPolicy {
 }
 
 /// Another process, with a lease of its own and a clock that is shared.
-async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Dispatcher) -> Steadfast<Db> {
+pub(super) async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Dispatcher) -> Steadfast<Db> {
     let builder = Steadfast::builder(Db::another_pool(harness, PoolSize::default()));
     let builder = builder.clock(clock.clone()).dispatcher(dispatcher);
     builder.build().await.unwrap()
 }
 
-fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
+pub(super) fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
     let sf = sf.clone();
     tokio::spawn(async move { sf.dispatch().await })
 }
 
-async fn stop(sf: &Steadfast<Db>, dispatching: tokio::task::JoinHandle<steadfast::Result<()>>) {
+pub(super) async fn stop(sf: &Steadfast<Db>, dispatching: tokio::task::JoinHandle<steadfast::Result<()>>) {
     sf.stop();
     dispatching.await.unwrap().unwrap();
 }
 
 /// What was heard, in order.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<String>>>);
+pub(super) struct Heard(Arc<Mutex<Vec<String>>>);
 
 impl Heard {
-    fn add(&self, tag: &str) {
+    pub(super) fn add(&self, tag: &str) {
         self.0.lock().unwrap().push(tag.to_owned());
     }
 
-    fn all(&self) -> Vec<String> {
+    pub(super) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 
     /// A reaction that hears.
-    fn hear(&self, sf: &Steadfast<Db>, name: &str, retry: RetryPolicy) {
+    pub(super) fn hear(&self, sf: &Steadfast<Db>, name: &str, retry: RetryPolicy) {
         let heard = self.clone();
         let hear = move |_: &EventCx, event: Tagged| {
             heard.add(&event.tag);

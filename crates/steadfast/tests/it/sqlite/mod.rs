@@ -22,6 +22,10 @@ mod in_flight;
 mod order;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
+#[path = "../conformance/outbox_life.rs"]
+mod outbox_life;
+#[path = "../conformance/outbox_stats.rs"]
+mod outbox_stats;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/letters.rs"]
