@@ -29,6 +29,7 @@ impl Event for Tagged {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "a number or a text, as it comes")]
 pub(super) fn tagged(tag: impl ToString) -> Tagged {
     Tagged {
         tag: tag.to_string(),
@@ -36,6 +37,7 @@ pub(super) fn tagged(tag: impl ToString) -> Tagged {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "a number or a text, as it comes")]
 pub(super) fn ordered(key: &str, tag: impl ToString) -> Tagged {
     Tagged {
         tag: tag.to_string(),
