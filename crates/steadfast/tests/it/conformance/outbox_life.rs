@@ -99,7 +99,7 @@ async fn a_dead_letter_keeps_its_message_for_years_and_can_be_requeued() {
     clock.set_offset(2 * 365 * DAY);
     assert_eq!(purge(&sf).await.messages, 0);
 
-    let (mended, _) = (process(&harness, &clock, Dispatcher::default()).await, ());
+    let mended = process(&harness, &clock, Dispatcher::default()).await;
     let heard = Heard::default();
     heard.hear(&mended, "test.hear", at_once(0));
     let (queue, now) = (Db::table("queue"), if Db::IS_SQLITE { "0" } else { "'epoch'" });
