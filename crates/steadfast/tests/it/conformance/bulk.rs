@@ -1,13 +1,17 @@
 //! Bulk operations: many dead letters, in batches that survive a stop, a crash and each other.
 
 use std::ops::ControlFlow;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use steadfast::{BULK_BATCH, BulkState, BulkVerb, Code, DeliveryState, Steadfast};
+use steadfast::{
+    BULK_BATCH, Backoff, BulkState, BulkVerb, Code, DeliveryState, EventCx, Failure, Jitter, RetryPolicy, Steadfast,
+};
 
 use super::Db;
 use super::letters::{World, ordered, say};
-use super::queue::rows;
+use super::queue::{Tagged, rows};
 use crate::harness::{Harness, TestDatabase, fresh};
 
 /// Dead deliveries to `test.hear`, each with a failure, written past the library.
@@ -37,8 +41,8 @@ pub(crate) fn graves(is_sqlite: bool, count: u32) -> String {
     };
     let value = if is_sqlite { "" } else { "n, " };
     format!(
-        "INSERT INTO {table}messages ({number}created_at, version, id, type, content_type, payload)
-         {series} {value}{now}, 1, {id}, 'test.tagged', 'application/json', '{{\"tag\":\"x\"}}' {from};
+        "INSERT INTO {table}messages ({number}created_at, version, id, type, source, content_type, payload)
+         {series} {value}{now}, 1, {id}, 'test.tagged', '/test', 'application/json', '{{\"tag\":\"x\"}}' {from};
          INSERT INTO {table}queue (visible_at, due_at, epoch, attempts, item, state, kind)
          {series} {never}, {now}, 3, 3, {id}, 'dead', 'test.hear' {from};
          INSERT INTO {table}failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
@@ -252,6 +256,35 @@ async fn a_bulk_requeue_keeps_the_order_and_a_bulk_skip_lets_it_go_on() {
         "{:?}",
         world.taken()
     );
+    assert_eq!(rows(&harness, "queue").await, 0);
+}
+
+#[tokio::test]
+async fn what_waits_for_its_next_attempt_is_tried_at_once_when_it_is_requeued() {
+    let harness = fresh::<Db>().await;
+    let sf = &harness.sf;
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = calls.clone();
+    let react = move |_: &EventCx, _: Tagged| {
+        let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            match is_first {
+                true => Err(Failure::transient("busy", "not now")),
+                false => Ok(()),
+            }
+        }
+    };
+    let policy = RetryPolicy::builder().backoff(Backoff::Constant(Duration::from_secs(3600)));
+    let policy = policy.jitter(Jitter::None).build().unwrap();
+    sf.reaction::<Tagged>("test.hear").retry(policy).run_outside(react);
+    sf.declare().await.unwrap();
+    say(sf, &ordered("k", "1")).await;
+    assert_eq!(sf.drain().await.unwrap(), 1);
+    assert_eq!(sf.drain().await.unwrap(), 0, "it waits for an hour");
+    let waiting = sf.deliveries().state(DeliveryState::Pending);
+    let operation = waiting.start(BulkVerb::Requeue, "ann", "it is back").await.unwrap();
+    assert_eq!(sf.bulk_operation(operation.id).resume(go_on).await.unwrap().done, 1);
+    assert_eq!(sf.drain().await.unwrap(), 1);
     assert_eq!(rows(&harness, "queue").await, 0);
 }
 

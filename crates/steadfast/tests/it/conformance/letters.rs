@@ -532,6 +532,43 @@ async fn a_paused_target_gets_nothing_until_it_is_resumed() {
     assert!(refused.to_string().contains("did you mean `test.hear`?"), "{refused}");
 }
 
+/// The second version of an event.
+#[derive(Serialize, Deserialize)]
+struct Renewed {
+    tag: String,
+}
+
+impl Event for Renewed {
+    const TYPE: &'static str = "test.renewed";
+    const VERSION: u32 = 2;
+}
+
+#[tokio::test]
+async fn every_version_of_an_event_goes_by_the_name_of_its_target() {
+    let harness = fresh::<Db>().await;
+    let sf = &harness.sf;
+    let refuse = |_: &EventCx, _: Renewed| async { Err(Failure::definitive(FailureClass::BusinessRule, "no", "no")) };
+    sf.reaction::<Renewed>("test.renew").run_outside(refuse);
+    sf.declare().await.unwrap();
+    sf.pause_target("test.renew", "ann", "wait").await.unwrap();
+    let event = Renewed { tag: "a".to_owned() };
+    let id = sf.transact(async |tx| Ok(tx.publish(&event)?)).await.unwrap();
+    assert_eq!(sf.drain().await.unwrap(), 0);
+    assert_eq!(words(sf, id).await, [WhyWord::Paused]);
+    sf.resume_target("test.renew", "ann", "go").await.unwrap();
+    assert_eq!(sf.drain().await.unwrap(), 1);
+    let dead = sf.dead_letters().target("test.renew").page().await.unwrap();
+    assert_eq!(
+        (&*dead.deliveries[0].target, &*dead.deliveries[0].kind),
+        ("test.renew", "test.renew@2")
+    );
+    assert_eq!(sf.targets().await.unwrap()[0].dead.to_string(), "1");
+    sf.delivery(id, "test.renew").requeue("ann", "again").await.unwrap();
+    assert_eq!(sf.drain().await.unwrap(), 1);
+    sf.delivery(id, "test.renew").discard("ann", "enough").await.unwrap();
+    assert_eq!(words(sf, id).await, [WhyWord::Discarded]);
+}
+
 #[tokio::test]
 async fn a_target_is_removed_when_nobody_knows_it_and_nothing_waits_for_it() {
     let harness = fresh::<Db>().await;

@@ -268,8 +268,8 @@ async fn fill(harness: &Harness<Db>, count: u32) {
     };
     harness
         .run(&format!(
-            "INSERT INTO {messages} (number, created_at, version, id, type, content_type, payload)
-             SELECT n, {now}, 1, {id}, 'test.tagged', 'application/json', {blob} FROM {numbers};
+            "INSERT INTO {messages} (number, created_at, version, id, type, source, content_type, payload)
+             SELECT n, {now}, 1, {id}, 'test.tagged', '/test', 'application/json', {blob} FROM {numbers};
              INSERT INTO {history} (finished_at, attempts, item, state, kind)
              SELECT {now}, 1, {id}, 'delivered', 'test.hear' FROM {numbers}"
         ))

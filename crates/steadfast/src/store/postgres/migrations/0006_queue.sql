@@ -25,7 +25,7 @@ CREATE TABLE steadfast.messages (
 );
 
 -- For the purge, which looks for the old ones.
-CREATE INDEX messages_by_age ON steadfast.messages USING brin (created_at);
+CREATE INDEX messages_by_age ON steadfast.messages USING brin (created_at) WITH (autosummarize = on);
 
 -- Leased rows: work that is still to do. Whoever works on a row holds its lease, and everything that he says about it
 -- afterwards counts only while epoch and token are still his. What is done leaves this table.
@@ -62,9 +62,9 @@ CREATE TABLE steadfast.history (
     detail      text                   -- what the other side confirmed, or why it was skipped
 );
 
-CREATE INDEX history_by_age ON steadfast.history USING brin (finished_at);
+CREATE INDEX history_by_age ON steadfast.history USING brin (finished_at) WITH (autosummarize = on);
 -- Ids grow with time and rows end soon, so a coarse index finds them.
-CREATE INDEX history_by_item ON steadfast.history USING brin (item);
+CREATE INDEX history_by_item ON steadfast.history USING brin (item) WITH (autosummarize = on);
 
 -- Every attempt that failed.
 CREATE TABLE steadfast.failures (
