@@ -18,6 +18,8 @@ mod http;
 mod in_flight;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
+#[path = "../conformance/outbox_cost.rs"]
+mod outbox_cost;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/look.rs"]
@@ -32,5 +34,6 @@ mod trouble;
 mod ambiguous;
 mod breakers_alone;
 mod cost;
+mod event_cost;
 mod proxy;
 mod server;

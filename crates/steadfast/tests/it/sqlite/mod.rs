@@ -18,6 +18,8 @@ mod http;
 mod in_flight;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
+#[path = "../conformance/outbox_cost.rs"]
+mod outbox_cost;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/look.rs"]
