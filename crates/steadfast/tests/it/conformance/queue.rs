@@ -77,18 +77,18 @@ fn at_once(retries: u32) -> RetryPolicy {
 }
 
 /// Another process, with a lease of its own and a clock that is shared.
-async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Dispatcher) -> Steadfast<Db> {
+pub(super) async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Dispatcher) -> Steadfast<Db> {
     let builder = Steadfast::builder(Db::another_pool(harness, PoolSize::default()));
     let builder = builder.clock(clock.clone()).dispatcher(dispatcher);
     builder.build().await.unwrap()
 }
 
-fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
+pub(super) fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
     let sf = sf.clone();
     tokio::spawn(async move { sf.dispatch().await })
 }
 
-async fn stop(sf: &Steadfast<Db>, dispatching: tokio::task::JoinHandle<steadfast::Result<()>>) {
+pub(super) async fn stop(sf: &Steadfast<Db>, dispatching: tokio::task::JoinHandle<steadfast::Result<()>>) {
     sf.stop();
     dispatching.await.unwrap().unwrap();
 }

@@ -16,6 +16,8 @@ mod failures;
 mod http;
 #[path = "../conformance/in_flight.rs"]
 mod in_flight;
+#[path = "../conformance/lane.rs"]
+mod lane;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
 #[path = "../conformance/outbox_cost.rs"]
