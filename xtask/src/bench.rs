@@ -29,7 +29,10 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
         .arg("--")
         .args(process::words_after("bench"));
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
-    let Some(databases) = bench.databases().filter(|databases| databases.wants(Database::Postgres)) else {
+    let Some(databases) = bench
+        .databases()
+        .filter(|databases| databases.wants(Database::Postgres))
+    else {
         return process::run_to_its_end(&mut cargo);
     };
     // Nothing is installed for the sake of a figure.

@@ -46,7 +46,6 @@ pub(super) trait Place: Send + Sync + 'static {
 
     fn pool(&self) -> &Pool<Self::Db>;
 
-
     /// Runs statements that return nothing.
     fn run(&self, statements: String) -> impl Future<Output = Result<()>> + Send;
 
@@ -139,18 +138,14 @@ pub(super) async fn drainer<P: Place>(place: &P, hearing: Hearing, deliveries: u
     });
     let counted = count.clone();
     match hearing {
-        Hearing::Outside => sf
-            .reaction::<Order>(TARGET)
-            .run_outside(move |_: &EventCx, _: Order| {
-                counted.hear();
-                std::future::ready(Ok(()))
-            }),
-        Hearing::InTransaction => sf
-            .reaction::<Order>(TARGET)
-            .run(move |_: &mut Tx<P::Db>, _: Order| {
-                counted.hear();
-                std::future::ready(Ok(()))
-            }),
+        Hearing::Outside => sf.reaction::<Order>(TARGET).run_outside(move |_: &EventCx, _: Order| {
+            counted.hear();
+            std::future::ready(Ok(()))
+        }),
+        Hearing::InTransaction => sf.reaction::<Order>(TARGET).run(move |_: &mut Tx<P::Db>, _: Order| {
+            counted.hear();
+            std::future::ready(Ok(()))
+        }),
     }
     let draining = async move {
         let began = Instant::now();

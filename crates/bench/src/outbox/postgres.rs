@@ -104,7 +104,12 @@ impl Place for OnServer {
 
     /// What autovacuum does, and a checkpoint.
     async fn tidy(&self) -> Result<()> {
-        for table in ["steadfast.messages", "steadfast.queue", "steadfast.history", "outbox_deliveries"] {
+        for table in [
+            "steadfast.messages",
+            "steadfast.queue",
+            "steadfast.history",
+            "outbox_deliveries",
+        ] {
             self.run(format!("VACUUM (ANALYZE) {table}")).await?;
         }
         self.server.checkpoint().await

@@ -46,12 +46,10 @@ const CLAIM: &str = "
           WHERE target = $1 AND visible_at <= unixepoch()
           ORDER BY visible_at
           LIMIT 500) AS due
-    JOIN outbox_messages AS m ON m.id = due.message
     WHERE d.message = due.message AND d.target = $1
-    RETURNING d.message, (SELECT payload FROM outbox_messages WHERE id = d.message)";
+    RETURNING message, (SELECT m.payload FROM outbox_messages AS m WHERE m.id = message)";
 
-const DELETE: &str =
-    "DELETE FROM outbox_deliveries WHERE (message, target) IN (SELECT value, $2 FROM json_each($1))";
+const DELETE: &str = "DELETE FROM outbox_deliveries WHERE (message, target) IN (SELECT value, $2 FROM json_each($1))";
 
 /// Rows of one INSERT.
 const ROWS_AT_ONCE: usize = 50_000;
@@ -125,11 +123,13 @@ impl Place for InFile {
     async fn fill_by_hand(&self, deliveries: usize) -> Result<()> {
         let ids = new_ids(deliveries);
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
-        sqlx::query("INSERT INTO outbox_messages (id, type, payload) SELECT value, 'order.placed', $2 FROM json_each($1)")
-            .bind(&ids)
-            .bind(serde_json::to_vec(&*ORDER)?)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "INSERT INTO outbox_messages (id, type, payload) SELECT value, 'order.placed', $2 FROM json_each($1)",
+        )
+        .bind(&ids)
+        .bind(serde_json::to_vec(&*ORDER)?)
+        .execute(&mut *tx)
+        .await?;
         sqlx::query("INSERT INTO outbox_deliveries (message, target) SELECT value, $2 FROM json_each($1)")
             .bind(&ids)
             .bind(TARGET)
@@ -190,6 +190,8 @@ impl Place for InFile {
 
 /// Ids that grow with time, as those of messages do, as JSON.
 fn new_ids(count: usize) -> String {
-    let ids: Vec<_> = std::iter::repeat_with(|| Uuid::now_v7().to_string()).take(count).collect();
+    let ids: Vec<_> = std::iter::repeat_with(|| Uuid::now_v7().to_string())
+        .take(count)
+        .collect();
     json!(ids).to_string()
 }

@@ -48,7 +48,7 @@ async fn a_command_asks_for_the_same_with_events_and_without() {
     let mut all = Vec::new();
     for events in [0, 1, 100] {
         asked.take();
-        let key = format!("{events} events");
+        let key = format!("{events}-events");
         let command = sf.command("effects.make", &key).owner(&harness.owner);
         let running = command.run(async |tx| {
             keep(tx, tagged(&key)).await?;
