@@ -29,15 +29,15 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
         .arg("--")
         .args(process::words_after("bench"));
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
-    let command = match bench {
-        Bench::Command(command) if command.wants(Database::Postgres) => command,
-        Bench::Command(_) | Bench::Retry(_) | Bench::Service(_) | Bench::Breaker(_) => {
-            return process::run_to_its_end(&mut cargo);
-        }
+    let Some(databases) = bench
+        .databases()
+        .filter(|databases| databases.wants(Database::Postgres))
+    else {
+        return process::run_to_its_end(&mut cargo);
     };
     // Nothing is installed for the sake of a figure.
     let server = Settled::settle(&POSTGRES_BENCH, Terms::default())?;
-    if let (Settled::NotRun { why }, Some(_)) = (&server, command.database) {
+    if let (Settled::NotRun { why }, Some(_)) = (&server, databases.database) {
         return Err(Error::new(format!("PostgreSQL cannot be measured: {why}")));
     }
     server.tell(&POSTGRES_BENCH, &mut cargo);

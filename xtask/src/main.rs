@@ -33,6 +33,7 @@ Every day:
   cargo xtask test -- -p steadfast in_flight -- --nocapture
   cargo xtask check                  before a commit
   cargo xtask bench command --quick  what a command costs, in three minutes
+  cargo xtask bench outbox --quick   what an event costs on its way to its handler
   cargo xtask bench service          how long the compiler takes for a service
   cargo xtask bench breaker          what a call through a closed breaker costs
   cargo xtask chaos command --quick  kills, crashes and cuts, in three minutes

@@ -1,6 +1,6 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! [`command`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
+//! [`command`], [`outbox`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
@@ -8,6 +8,7 @@ mod command;
 mod retry;
 mod service;
 mod breaker;
+mod outbox;
 mod measure;
 mod statistics;
 mod meter;
@@ -26,7 +27,7 @@ use clap::Parser;
 
 use error::{Context, Error, Result};
 use measure::{Pace, Series};
-use options::{Bench, CommandOptions, Database, Options, SeriesOptions};
+use options::{Bench, Database, DatabaseOptions, Options, SeriesOptions};
 use progress::Progress;
 use report::Figure;
 
@@ -64,10 +65,15 @@ fn run(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
+    let server_url = find_server(bench.databases())?;
     let figures = match bench {
         Bench::Command(options) => {
-            let series = command::series(options, find_server(options)?)?;
+            let series = command::series(options, server_url)?;
             measure_series("command", &options.series, series).await?
+        }
+        Bench::Outbox(options) => {
+            let series = outbox::series(options, server_url)?;
+            measure_series("outbox", &options.series, series).await?
         }
         Bench::Retry(options) => measure_series("retry", &options.series, vec![retry::series()]).await?,
         Bench::Service(options) => {
@@ -124,10 +130,10 @@ fn print_json(options: &Options, figures: &[Figure]) -> Result<()> {
 }
 
 /// The server's URL, if PostgreSQL is to be measured and there is one.
-fn find_server(options: &CommandOptions) -> Result<Option<String>> {
-    if !options.wants(Database::Postgres) {
+fn find_server(options: Option<&DatabaseOptions>) -> Result<Option<String>> {
+    let Some(options) = options.filter(|options| options.wants(Database::Postgres)) else {
         return Ok(None);
-    }
+    };
     let url = env::var(URL_VARIABLE).ok().filter(|url| !url.is_empty());
     if url.is_none() && options.database.is_some() {
         return Err(Error::from(format!(

@@ -52,6 +52,8 @@ pub(crate) enum Aim {
     Slowest { at_most: f64 },
     /// Bytes of write-ahead log for each call.
     WalBytes { at_most: f64 },
+    /// Its median call, in milliseconds.
+    Median { at_most: f64 },
 }
 
 /// Everything that is set up for a series: what each case does, the counters, and how it is taken down.
@@ -62,8 +64,34 @@ pub(crate) struct Stage {
     end: Option<BoxFuture<'static, Result<()>>>,
 }
 
-/// What a case does once, for the caller of this number.
-type Work = Arc<dyn Fn(usize) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+/// What a case does in a slice.
+#[derive(Clone)]
+enum Work {
+    /// One thing again and again, by many callers at once.
+    Calls(Call),
+    /// It gets ready, which nobody measures, and then does as it likes.
+    Own(GetReady),
+}
+
+/// What is done once, for the caller of this number.
+type Call = Arc<dyn Fn(usize) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
+type GetReady = Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<Ready>> + Send + Sync>;
+
+/// What is measured of a case that gets ready first.
+pub(crate) type Ready = BoxFuture<'static, Result<Called>>;
+
+/// What was done in one slice.
+#[derive(Default)]
+pub(crate) struct Called {
+    /// In microseconds, in any order; none if they mean nothing.
+    pub(crate) latencies: Vec<u32>,
+    /// How much was done: what was used up is shared out among these.
+    pub(crate) count: usize,
+    /// How much of it was done before the slice was over; this makes the rate.
+    pub(crate) in_time: usize,
+    pub(crate) took: Duration,
+}
 
 /// How often and how long.
 #[derive(Clone, Copy)]
@@ -165,7 +193,7 @@ impl Case {
     fn baselines(&self) -> impl Iterator<Item = &String> {
         self.aims.iter().filter_map(|aim| match aim {
             Aim::Ratio { baseline, .. } => Some(baseline),
-            Aim::Slowest { .. } | Aim::WalBytes { .. } => None,
+            Aim::Slowest { .. } | Aim::WalBytes { .. } | Aim::Median { .. } => None,
         })
     }
 }
@@ -183,8 +211,25 @@ impl Stage {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let shared = shared.clone();
-        let work: Work = Arc::new(move |caller| once(shared.clone(), caller).boxed());
-        self.works.insert(case.into(), work);
+        let call: Call = Arc::new(move |caller| once(shared.clone(), caller).boxed());
+        self.works.insert(case.into(), Work::Calls(call));
+        self
+    }
+
+    /// How the case of this name gets ready for a slice of this length, and what it does then.
+    pub(crate) fn gets_ready<S, F>(
+        mut self,
+        case: impl Into<String>,
+        shared: &Arc<S>,
+        get_ready: impl Fn(Arc<S>, Duration) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        S: Send + Sync + 'static,
+        F: Future<Output = Result<Ready>> + Send + 'static,
+    {
+        let shared = shared.clone();
+        let get_ready: GetReady = Arc::new(move |length| get_ready(shared.clone(), length).boxed());
+        self.works.insert(case.into(), Work::Own(get_ready));
         self
     }
 
@@ -240,22 +285,21 @@ async fn take_turns(
 }
 
 async fn run_slice(work: &Work, length: Duration, meter: &Meter) -> Result<Slice> {
+    let ready = match work {
+        Work::Calls(call) => call_all(call.clone(), length).boxed(),
+        Work::Own(get_ready) => get_ready(length).await?,
+    };
     let before = meter.read().await?;
-    let end = Instant::now() + length;
-    let mut callers = JoinSet::new();
-    for caller in 0..CALLERS {
-        callers.spawn(call(work.clone(), caller, end));
-    }
-    let (mut latencies, mut in_time) = (Vec::new(), 0);
-    while let Some(called) = callers.join_next().await {
-        let called = called.context("a caller broke down")??;
-        latencies.extend(called.latencies);
-        in_time += called.in_time;
-    }
-    let used = meter.read().await?.since(&before).per(latencies.len());
+    let Called {
+        mut latencies,
+        count,
+        in_time,
+        took,
+    } = ready.await?;
+    let used = meter.read().await?.since(&before).per(count);
     latencies.sort_unstable();
     Ok(Slice {
-        per_second: in_time as f64 / length.as_secs_f64(),
+        per_second: in_time as f64 / took.as_secs_f64(),
         p50_us: percentile(&latencies, 0.5),
         p99_us: percentile(&latencies, 0.99),
         max_us: percentile(&latencies, 1.0),
@@ -263,32 +307,48 @@ async fn run_slice(work: &Work, length: Duration, meter: &Meter) -> Result<Slice
     })
 }
 
-/// What one caller saw in one slice.
-struct Called {
-    latencies: Vec<u32>,
-    /// Calls that were answered before the slice was over; they make the rate. The last call of each caller counts as a
-    /// latency only, since the others have stopped by then.
-    in_time: usize,
+/// All callers, until the slice is over.
+async fn call_all(call: Call, length: Duration) -> Result<Called> {
+    let end = Instant::now() + length;
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        callers.spawn(call_on(call.clone(), caller, end));
+    }
+    let mut all = Called {
+        took: length,
+        ..Called::default()
+    };
+    while let Some(called) = callers.join_next().await {
+        let (latencies, in_time) = called.context("a caller broke down")??;
+        all.count += latencies.len();
+        all.latencies.extend(latencies);
+        all.in_time += in_time;
+    }
+    Ok(all)
 }
 
-/// Calls until the slice is over, and at least once: then a slice that is too short still says how long a call takes.
-async fn call(work: Work, caller: usize, end: Instant) -> Result<Called> {
-    let mut called = Called {
-        latencies: Vec::with_capacity(LATENCIES_EXPECTED),
-        in_time: 0,
-    };
+/// Calls until the slice is over, and at least once: then a slice that is too short still says how long a call takes. It
+/// says how long each call took, and how many of them were answered in time: the last call of each caller is a latency
+/// only, since the others have stopped by then.
+async fn call_on(call: Call, caller: usize, end: Instant) -> Result<(Vec<u32>, usize)> {
+    let mut latencies = Vec::with_capacity(LATENCIES_EXPECTED);
+    let mut in_time = 0;
     let mut start = Instant::now();
     loop {
-        work(caller).await?;
+        call(caller).await?;
         let answered = Instant::now();
-        let latency_us = (answered - start).as_micros();
-        called.latencies.push(u32::try_from(latency_us).unwrap_or(u32::MAX));
+        latencies.push(micros(answered - start));
         if answered > end {
-            return Ok(called);
+            return Ok((latencies, in_time));
         }
-        called.in_time += 1;
+        in_time += 1;
         start = answered;
     }
+}
+
+/// A latency as it is kept.
+pub(crate) fn micros(latency: Duration) -> u32 {
+    u32::try_from(latency.as_micros()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(crate) enum Bench {
     Retry(RetryOptions),
     Service(ServiceOptions),
     Breaker(BreakerOptions),
+    Outbox(OutboxOptions),
 }
 
 impl Bench {
@@ -23,6 +24,16 @@ impl Bench {
             Self::Retry(retry) => &retry.series.options,
             Self::Service(service) => &service.options,
             Self::Breaker(breaker) => &breaker.options,
+            Self::Outbox(outbox) => &outbox.series.options,
+        }
+    }
+
+    /// On which databases it is measured; `None` for what needs none.
+    pub(crate) fn databases(&self) -> Option<&DatabaseOptions> {
+        match self {
+            Self::Command(command) => Some(&command.databases),
+            Self::Outbox(outbox) => Some(&outbox.databases),
+            Self::Retry(_) | Self::Service(_) | Self::Breaker(_) => None,
         }
     }
 }
@@ -33,9 +44,8 @@ pub(crate) struct CommandOptions {
     #[command(flatten)]
     pub(crate) series: SeriesOptions,
 
-    /// Measure on this database only [default: both]
-    #[arg(long, value_enum)]
-    pub(crate) database: Option<Database>,
+    #[command(flatten)]
+    pub(crate) databases: DatabaseOptions,
 
     /// Keys in the table that is filled beforehand [default: 10000000; 1000000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -43,10 +53,6 @@ pub(crate) struct CommandOptions {
 }
 
 impl CommandOptions {
-    pub(crate) fn wants(&self, database: Database) -> bool {
-        self.database.is_none_or(|only| only == database)
-    }
-
     pub(crate) fn keys(&self) -> u64 {
         let quick = self.series.options.quick;
         self.keys.unwrap_or(if quick { 1_000_000 } else { 10_000_000 })
@@ -72,6 +78,60 @@ pub(crate) struct ServiceOptions {
 pub(crate) struct BreakerOptions {
     #[command(flatten)]
     pub(crate) options: Options,
+}
+
+/// What an event costs from its transaction to its handler, as ratios to commands without one and to a hand-written loop
+#[derive(clap::Args)]
+pub(crate) struct OutboxOptions {
+    #[command(flatten)]
+    pub(crate) series: SeriesOptions,
+
+    #[command(flatten)]
+    pub(crate) databases: DatabaseOptions,
+
+    /// Deliveries that are pending when a drain begins [default: 20000; 5000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    deliveries: Option<u32>,
+
+    /// Deliveries that are pending throughout where there are many [default: 100000; 20000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pending: Option<u32>,
+
+    /// Deliveries that have been finished there [default: 1000000; 100000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    finished: Option<u32>,
+}
+
+impl OutboxOptions {
+    pub(crate) fn deliveries(&self) -> u32 {
+        self.deliveries.unwrap_or(self.by_default(20_000, 5_000))
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.pending.unwrap_or(self.by_default(100_000, 20_000))
+    }
+
+    pub(crate) fn finished(&self) -> u32 {
+        self.finished.unwrap_or(self.by_default(1_000_000, 100_000))
+    }
+
+    fn by_default(&self, many: u32, few: u32) -> u32 {
+        if self.series.options.quick { few } else { many }
+    }
+}
+
+/// Where it is measured.
+#[derive(clap::Args)]
+pub(crate) struct DatabaseOptions {
+    /// Measure on this database only [default: both]
+    #[arg(long, value_enum)]
+    pub(crate) database: Option<Database>,
+}
+
+impl DatabaseOptions {
+    pub(crate) fn wants(&self, database: Database) -> bool {
+        self.database.is_none_or(|only| only == database)
+    }
 }
 
 /// What a bench of series can be told.

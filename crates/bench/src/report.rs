@@ -106,6 +106,11 @@ impl Figure {
                 self.at_most = true;
                 self.hold(self.wal_bytes, Some(*at_most));
             }
+            Aim::Median { at_most } => {
+                self.case.push_str(" p50_ms");
+                self.at_most = true;
+                self.hold(Some(self.p50_ms), Some(*at_most));
+            }
         }
         self
     }
@@ -282,12 +287,14 @@ mod tests {
     fn a_goal_from_above_holds_below_it() {
         let case = Case::new("command")
             .aiming(Aim::WalBytes { at_most: 800.0 })
-            .aiming(Aim::Slowest { at_most: 10.0 });
+            .aiming(Aim::Slowest { at_most: 10.0 })
+            .aiming(Aim::Median { at_most: 3.0 });
         let figures = figures(&[measurement(case, &[100.0])]);
         let form = |figure: &Value| json!([figure["case"], figure["at_most"], figure["goal"], figure["holds"]]);
         assert_eq!(form(&figures[0]), json!(["command wal_bytes", true, 800.0, true]));
         assert_eq!(form(&figures[1]), json!(["command slowest caller", true, 10.0, false]));
         assert_eq!(figures[1]["ratio"], 12.0);
+        assert_eq!(form(&figures[2]), json!(["command p50_ms", true, 3.0, true]));
     }
 
     #[test]

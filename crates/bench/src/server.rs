@@ -25,6 +25,7 @@ pub(crate) struct Server {
 }
 
 /// A database of ours.
+#[derive(Clone)]
 pub(crate) struct Scratch {
     server: Server,
     name: String,

@@ -11,7 +11,7 @@ use crate::measure::CALLERS;
 const OLD_KEYS: usize = 8 * CALLERS;
 
 /// A key as browsers make them: at a random place in every index.
-pub(super) fn new_key() -> String {
+pub(crate) fn new_key() -> String {
     Uuid::new_v4().to_string()
 }
 

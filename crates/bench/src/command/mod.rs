@@ -4,8 +4,8 @@
 //! Both databases are asked the same: how many commands in a second, how many replays. PostgreSQL ([`postgres`]) also
 //! behind axum ([`http`]) and with a table full of keys ([`fill`]); SQLite ([`sqlite`]) also for its group commit.
 
-mod order;
-mod keys;
+pub(crate) mod order;
+pub(crate) mod keys;
 mod postgres;
 mod http;
 mod fill;
@@ -22,7 +22,7 @@ pub(crate) fn series(command: &CommandOptions, server_url: Option<String>) -> Re
     if let Some(url) = server_url {
         all.extend(postgres::series(&Server::new(&url)?, command.keys()));
     }
-    if command.wants(Database::Sqlite) {
+    if command.databases.wants(Database::Sqlite) {
         make_directory(&command.series.options)?;
         all.push(sqlite::series(command.series.options.directory.clone()));
     }

@@ -5,38 +5,38 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use steadfast::Owner;
 
-pub(super) const OPERATION: &str = "orders.place";
+pub(crate) const OPERATION: &str = "orders.place";
 
 /// Binds sku, quantity and note; `$1` is read by both databases.
-pub(super) const INSERT: &str = "INSERT INTO orders (sku, quantity, note) VALUES ($1, $2, $3) RETURNING id";
+pub(crate) const INSERT: &str = "INSERT INTO orders (sku, quantity, note) VALUES ($1, $2, $3) RETURNING id";
 
 /// What is asked for, by everybody alike: the cost is that of the row, not of its content.
-pub(super) static ORDER: LazyLock<Order> = LazyLock::new(|| Order {
+pub(crate) static ORDER: LazyLock<Order> = LazyLock::new(|| Order {
     sku: "TEA-EARL-GREY-250".to_owned(),
     quantity: 2,
     note: "Please ring twice and leave it with the neighbour, or behind the green door if nobody is at home."
         .to_owned(),
 });
 
-pub(super) static OWNER: LazyLock<Owner> = LazyLock::new(|| Owner::new("tenant-1", "user-a"));
+pub(crate) static OWNER: LazyLock<Owner> = LazyLock::new(|| Owner::new("tenant-1", "user-a"));
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Order {
-    pub(super) sku: String,
-    pub(super) quantity: i32,
-    pub(super) note: String,
+pub(crate) struct Order {
+    pub(crate) sku: String,
+    pub(crate) quantity: i32,
+    pub(crate) note: String,
 }
 
 /// The answer, which is stored with the key.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Placed {
+pub(crate) struct Placed {
     id: i64,
     #[serde(flatten)]
     order: Order,
 }
 
 impl Order {
-    pub(super) fn placed(&self, id: i64) -> Placed {
+    pub(crate) fn placed(&self, id: i64) -> Placed {
         Placed {
             id,
             order: self.clone(),

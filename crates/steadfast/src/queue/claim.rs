@@ -81,7 +81,9 @@ impl<Db: Database> Engine<Db> {
     fn wanted(&self) -> Vec<Wanted> {
         let room = |kind: &Arc<str>, options: &WorkOptions| {
             let in_flight = self.in_flight.get(kind).copied().unwrap_or(0);
-            self.pace.batch.min(options.concurrency.saturating_sub(in_flight))
+            let lane = self.lanes.get(kind);
+            let room = lane.map_or(0, |lane| lane.room(options, self.pace.batch));
+            self.pace.batch.min(room.saturating_sub(in_flight))
         };
         let wanted = self.works.iter().map(|(kind, work)| {
             let options = work.options();

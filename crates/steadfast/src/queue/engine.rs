@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::finish::Finished;
+use super::lane::Lane;
 use super::point::{WorkId, WorkPoint};
 use super::{Claimed, Ended, LEASE, Work, WorkOptions};
 use crate::clock::random;
@@ -26,7 +27,7 @@ use crate::telemetry;
 const STATEMENT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long others are waited for when more could be claimed, so that rows are finished and claimed many at a time.
-const LINGER: Duration = Duration::from_millis(1);
+const LINGER: Duration = Duration::from_millis(2);
 
 /// How often it is said which kinds this node knows.
 const SEEN_EVERY: Duration = Duration::from_secs(60);
@@ -110,6 +111,7 @@ pub(crate) struct Engine<Db: Database> {
     link: Option<<Db::Store as Store<Db>>::Link>,
     pub(super) held: HashMap<Lease, Held>,
     pub(super) in_flight: HashMap<Arc<str>, u32>,
+    pub(super) lanes: HashMap<Arc<str>, Arc<Lane>>,
     /// Work that has ended, and is not said yet.
     pub(super) finished: Vec<Finished>,
     /// Chains whose next row may be claimed.
@@ -117,7 +119,7 @@ pub(crate) struct Engine<Db: Database> {
     /// How long after the last claim the next row is due.
     pub(super) next_in: Option<Duration>,
     ended: mpsc::UnboundedReceiver<(Lease, Ended)>,
-    ends: mpsc::UnboundedSender<(Lease, Ended)>,
+    pub(super) ends: mpsc::UnboundedSender<(Lease, Ended)>,
 }
 
 impl<Db: Database> Engine<Db> {
@@ -126,10 +128,12 @@ impl<Db: Database> Engine<Db> {
             let kinds = work.kinds().to_vec();
             kinds.into_iter().zip(std::iter::repeat(work.clone()))
         };
+        let works: HashMap<_, _> = works.iter().flat_map(kinds).collect();
         // Bounded by the rows that are held.
         let (ends, ended) = mpsc::unbounded_channel();
         Self {
-            works: works.iter().flat_map(kinds).collect(),
+            lanes: works.keys().map(|kind| (kind.clone(), Arc::default())).collect(),
+            works,
             holder: holder(&sf),
             sf,
             pace,
@@ -155,6 +159,7 @@ impl<Db: Database> Engine<Db> {
             let step = async {
                 self.finish().await?;
                 self.renew().await?;
+                self.give_back(Lane::is_impatient).await?;
                 if seen_at.is_none_or(|seen_at| seen_at.elapsed() >= SEEN_EVERY) {
                     self.see_kinds().await?;
                     seen_at = Some(Instant::now());
@@ -198,8 +203,11 @@ impl<Db: Database> Engine<Db> {
 
     /// Waits for something to happen, and says whether to claim then.
     async fn wait(&mut self, look_at: Instant, is_full: bool, stopping: &CancellationToken) -> bool {
-        let renewal = self.next_renewal();
-        let until = renewal.map_or(look_at, |renewal| renewal.min(look_at));
+        let impatient_at = self.lanes.values().filter_map(|lane| lane.impatient_at()).min();
+        let until = [self.next_renewal(), impatient_at]
+            .into_iter()
+            .flatten()
+            .fold(look_at, Instant::min);
         let sf = self.sf.clone();
         let listen = async {
             match &mut self.link {
@@ -219,10 +227,10 @@ impl<Db: Database> Engine<Db> {
                 true
             }
             Some(ended) = self.ended.recv() => {
-                if is_full {
-                    tokio::time::sleep(LINGER).await;
-                }
                 self.note(ended);
+                if is_full {
+                    self.linger().await;
+                }
                 false
             }
         };
@@ -235,24 +243,17 @@ impl<Db: Database> Engine<Db> {
         may_claim || (has_ended && (is_full || frees_chain) && hears)
     }
 
-    /// Begins to work on a row.
-    fn start(&mut self, row: Claimed, asked_at: Instant) {
-        let Some(work) = self.works.get(&row.lease.kind).cloned() else {
-            unreachable!("only rows of known kinds are claimed");
-        };
-        let claimed = Arc::new(row);
-        let held = self.hold(&claimed, &*work, asked_at);
-        let (ends, lost) = (self.ends.clone(), held);
-        let sf = self.sf.clone();
-        self.sf.tasks().spawn(async move {
-            let lease = claimed.lease.clone();
-            let ended = run(work, sf, claimed, lost, asked_at).await;
-            // Whoever claimed it has gone: so has the process, or nearly.
-            let _ = ends.send((lease, ended));
-        });
+    /// Takes note of what ends soon, until nothing is left to wait for.
+    async fn linger(&mut self) {
+        let until = tokio::time::Instant::now() + LINGER;
+        while !self.held.is_empty()
+            && let Ok(Some(ended)) = tokio::time::timeout_at(until, self.ended.recv()).await
+        {
+            self.note(ended);
+        }
     }
 
-    fn hold(&mut self, claimed: &Arc<Claimed>, work: &dyn Work<Db>, asked_at: Instant) -> CancellationToken {
+    pub(super) fn hold(&mut self, claimed: &Arc<Claimed>, work: &dyn Work<Db>, asked_at: Instant) -> CancellationToken {
         let options = *work.options();
         let held = Held::new(claimed.clone(), options, self.lease_of(&options), asked_at);
         let lost = held.lost.clone();
@@ -263,18 +264,26 @@ impl<Db: Database> Engine<Db> {
 
     /// Takes note of work that has ended.
     fn note(&mut self, (lease, ended): (Lease, Ended)) {
-        let Some(held) = self.held.remove(&lease) else {
-            return;
-        };
+        if let Some(held) = self.let_out(&lease) {
+            self.finished.push(Finished::new(held, ended));
+        }
+    }
+
+    /// Holds a row no longer.
+    pub(super) fn let_out(&mut self, lease: &Lease) -> Option<Held> {
+        let held = self.held.remove(lease)?;
         if let Some(in_flight) = self.in_flight.get_mut(&lease.kind) {
             *in_flight = in_flight.saturating_sub(1);
         }
-        self.finished.push(Finished::new(held, ended));
+        Some(held)
     }
 
     /// Lets what is under way end, and gives the rest back.
     async fn stop(&mut self) {
         let until = Instant::now() + STOP_PATIENCE;
+        if let Err(error) = self.give_back(|_| true).await {
+            self.sf.dispatching().fails(&error);
+        }
         loop {
             while let Ok(ended) = self.ended.try_recv() {
                 self.note(ended);
@@ -367,13 +376,16 @@ impl<Db: Database> Engine<Db> {
 }
 
 /// Runs work to its end, or until its lease is lost. A panic is a failure like any other.
-async fn run<Db: Database>(
+pub(super) async fn run<Db: Database>(
     work: Arc<dyn Work<Db>>,
     sf: Steadfast<Db>,
     claimed: Arc<Claimed>,
     lost: CancellationToken,
     asked_at: Instant,
 ) -> Ended {
+    if lost.is_cancelled() {
+        return Ended::Lost;
+    }
     let id = WorkId {
         item: claimed.lease.item,
         kind: &claimed.lease.kind,

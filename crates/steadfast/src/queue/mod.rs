@@ -6,13 +6,14 @@
 //! is held, which every statement compares: who was paused, cut off or believed dead changes nothing.
 //!
 //! What a row means is somebody else's: [`Work`] runs it. Deliveries of messages are the first kind of work
-//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows, [`renew`]s what it holds, and [`finish`]es
+//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows, lets them through [`lane`]s, [`renew`]s what it holds, and [`finish`]es
 //! what has ended; [`wake`] tells it when there may be something to do.
 
 mod claim;
 mod engine;
 mod finish;
 mod health;
+mod lane;
 mod point;
 mod renew;
 pub(crate) mod wake;

@@ -17,45 +17,43 @@ use crate::outbox::{NewMessage, TargetRow};
 ///
 /// Numbers are taken when the locks are held, and the locks are held until COMMIT: so among messages of one key the order
 /// of numbers is the order of commits.
+///
+/// Two arrays are read by a query of their own. The server would plan the statement anew for every transaction if it could
+/// see how short they are, which takes longer than all the rest.
 macro_rules! publish {
     () => {
         "
         WITH clock AS MATERIALIZED (
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
         ), locked AS MATERIALIZED (
-            SELECT pg_advisory_xact_lock(l.lock) FROM unnest($2::bigint[]) AS l (lock)
+            SELECT pg_advisory_xact_lock(l.lock) FROM unnest((SELECT $2::bigint[])) AS l (lock)
         ), input AS MATERIALIZED (
-            SELECT *
-            FROM unnest($3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::text[], $9::text[],
+            SELECT nextval('steadfast.numbers') AS number, i.*
+            FROM (SELECT count(*) FROM locked) AS first,
+                 unnest((SELECT $3::uuid[]), $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::text[], $9::text[],
                         $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[])
-                 WITH ORDINALITY
                  AS i (id, type, version, delay, expires_after, ordering_key, redacted,
-                       correlation_id, causation_id, traceparent, payload, source, place)
+                       correlation_id, causation_id, traceparent, payload, source)
         ), said AS (
             INSERT INTO steadfast.messages
                    (number, created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id,
                     traceparent, ordering_key, redacted, payload)
-            SELECT nextval('steadfast.numbers'), c.now, c.now + i.expires_after * interval '1 microsecond', i.version, i.id,
-                   i.type, i.source, 'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted,
-                   i.payload
-            FROM (SELECT count(*) FROM locked) AS first, clock AS c, input AS i
-            ORDER BY i.place
-            RETURNING number, id
+            SELECT i.number, c.now, c.now + i.expires_after * interval '1 microsecond', i.version, i.id, i.type, i.source,
+                   'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted, i.payload
+            FROM clock AS c, input AS i
         ), sent AS (
             INSERT INTO steadfast.queue (visible_at, due_at, number, item, state, kind, chain)
             SELECT c.now + i.delay * interval '1 microsecond', c.now + i.delay * interval '1 microsecond',
-                   CASE WHEN i.ordering_key IS NOT NULL THEN s.number END,
+                   CASE WHEN i.ordering_key IS NOT NULL THEN i.number END,
                    i.id, 'pending',
                    t.name || CASE WHEN t.is_versioned AND i.version > 1 THEN '@' || i.version ELSE '' END,
                    t.name || ' ' || i.ordering_key
-            FROM clock AS c, said AS s
-            JOIN input AS i ON i.id = s.id
+            FROM clock AS c, input AS i
             CROSS JOIN LATERAL (
                 SELECT DISTINCT name, is_versioned
                 FROM steadfast.targets
                 WHERE pattern = i.type
                    OR (right(pattern, 1) = '*' AND left(i.type, length(pattern) - 1) = left(pattern, -1))) AS t
-            RETURNING item
         )"
     };
 }
@@ -147,9 +145,9 @@ pub(super) async fn publish(
 ) -> Result<()> {
     let statement = names.sql(concat!(
         publish!(),
-        "SELECT coalesce(current_setting('sf.transaction', true), '') = 'open', (SELECT count(*) FROM sent)"
+        "SELECT coalesce(current_setting('sf.transaction', true), '') = 'open'"
     ));
-    let (is_open, _): (bool, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
+    let is_open: bool = bind_messages!(sqlx::query_scalar(statement), names, messages, offset)
         .fetch_one(conn)
         .await
         .map_err(|error| PostgresStore::error(error, "writing messages"))?;
@@ -163,7 +161,7 @@ pub(super) async fn publish_as_guest(
     messages: &[NewMessage],
     offset: Offset,
 ) -> Result<()> {
-    let statement = names.sql(concat!(publish!(), "SELECT count(*) FROM sent"));
+    let statement = names.sql(concat!(publish!(), "SELECT 1"));
     bind_messages!(sqlx::query(statement), names, messages, offset)
         .execute(conn)
         .await
@@ -185,11 +183,16 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
             WHERE current_setting('sf.transaction', true) = 'open'
             RETURNING 1
         )
-        SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM sent)"
+        SELECT count(*) FROM settled"
     ));
     let Settlement { key, stored, .. } = settlement;
-    let query = bind_messages!(sqlx::query_as(statement), names, settlement.messages, settlement.offset);
-    let settled: sqlx::Result<(i64, i64)> = query
+    let query = bind_messages!(
+        sqlx::query_scalar(statement),
+        names,
+        settlement.messages,
+        settlement.offset
+    );
+    let settled: sqlx::Result<i64> = query
         .bind(&key.hash[..])
         .bind(key.scope.as_str())
         .bind(&*key.tenant)
@@ -205,7 +208,7 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
         .bind(micros(settlement.retention))
         .fetch_one(conn)
         .await;
-    keys::judge(settled.map(|(settled, _)| settled == 1))
+    keys::judge(settled.map(|settled| settled == 1))
 }
 
 /// Writes messages, and moves one row to the history: see [`queue::settle`](super::queue::settle).
@@ -229,9 +232,9 @@ pub(super) async fn settle_row(
         show_next!("gone"),
         "
         SELECT coalesce(current_setting('sf.transaction', true), '') = 'open',
-               (SELECT count(*) FROM gone), (SELECT count(*) FROM sent)"
+               (SELECT count(*) FROM gone)"
     ));
-    let (is_open, gone, _): (bool, i64, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
+    let (is_open, gone): (bool, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
         .bind(lease.item)
         .bind(&*lease.kind)
         .bind(lease.epoch)

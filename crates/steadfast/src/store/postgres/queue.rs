@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sqlx::postgres::{PgListener, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow};
 use sqlx::{PgConnection, PgExecutor, Row};
 use uuid::Uuid;
 
@@ -21,6 +21,20 @@ use crate::telemetry;
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
+/// How the server plans the statements of the engine: once, by the index whose columns they name. What it knows of the size of
+/// the queue is of no use. The queue is empty most of the time, and a plan that is best then reads all of a backlog.
+const PLANNER: [(&str, &str); 7] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_sort", "off"),
+    ("enable_mergejoin", "off"),
+    // Rows that are looked up one by one say so themselves, by LATERAL.
+    ("enable_nestloop", "off"),
+    // What is switched off counts as dear, and for dear statements the server would compile machine code.
+    ("jit", "off"),
+];
+
 /// The engine's connection, and its ear.
 pub(crate) struct Link {
     listener: PgListener,
@@ -28,8 +42,17 @@ pub(crate) struct Link {
 
 /// Connects. Behind a pooler in transaction mode nothing is ever heard on it; polling finds everything all the same.
 pub(super) async fn open(store: &PostgresStore) -> Result<Link> {
-    let fail = |error| PostgresStore::error(error, "opening the connection of the engine");
     let options = (*store.pool.connect_options()).clone();
+    let opened = match listen(store, options.clone().options(PLANNER)).await {
+        // Poolers refuse what they do not know. It is slower with a backlog then, and nothing worse.
+        Err(sqlx::Error::Database(_)) => listen(store, options).await,
+        opened => opened,
+    };
+    let listener = opened.map_err(|error| PostgresStore::error(error, "opening the connection of the engine"))?;
+    Ok(Link { listener })
+}
+
+async fn listen(store: &PostgresStore, options: PgConnectOptions) -> sqlx::Result<PgListener> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .max_lifetime(None)
@@ -37,12 +60,12 @@ pub(super) async fn open(store: &PostgresStore) -> Result<Link> {
         .test_before_acquire(false)
         .acquire_timeout(CONNECT_LIMIT)
         .connect_lazy_with(options);
-    let mut listener = PgListener::connect_with(&pool).await.map_err(fail)?;
+    let mut listener = PgListener::connect_with(&pool).await?;
     // The engine finds out by itself that a connection is lost, and opens another one.
     listener.eager_reconnect(false);
     listener.ignore_pool_close_event(true);
-    listener.listen(&channel(&store.names)).await.map_err(fail)?;
-    Ok(Link { listener })
+    listener.listen(&channel(&store.names)).await?;
+    Ok(listener)
 }
 
 /// Waits until another process announces something. It may be dropped at any time.
@@ -91,7 +114,7 @@ macro_rules! show_next {
                 WHERE chain = g.chain AND number > g.number
                 ORDER BY number
                 LIMIT 1) AS next
-            WHERE q.item = next.item AND q.kind = next.kind AND q.state = 'pending' AND q.visible_at > q.due_at
+            WHERE q.item = next.item AND q.kind || '' = next.kind AND q.state = 'pending' AND q.visible_at > q.due_at
         )"
         )
     };
@@ -105,6 +128,9 @@ pub(super) use show_next;
 /// ([`show_next`]), and looks at it directly (`freed`), in case another claim was just putting it off. Numbers of a chain
 /// are committed in their order, so whoever sees a row sees the earlier ones too. The rows of `freed` are waited for,
 /// before any other row is locked.
+///
+/// A row that is suspect has its turn when those that have waited longer have had theirs (`turn`): to look for one beyond
+/// that would be to read the whole backlog, each time.
 ///
 /// It need not survive a crash of the server: a claim that is lost is made again.
 const CLAIM: &str = "
@@ -120,7 +146,7 @@ const CLAIM: &str = "
         SELECT head.*
         FROM unnest($6::text[]) AS f (chain)
         CROSS JOIN LATERAL (
-            SELECT item, kind, state, epoch, attempts, chain, number, due_at
+            SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
             FROM steadfast.queue
             WHERE chain = f.chain
             ORDER BY number
@@ -133,21 +159,28 @@ const CLAIM: &str = "
         FROM (SELECT count(*) FROM freed) AS first
         CROSS JOIN wanted AS w
         CROSS JOIN LATERAL (
-            SELECT item, kind, state, epoch, attempts, chain, number, due_at
+            SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
             FROM steadfast.queue
             WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
               AND NOT (state = 'leased' AND attempts >= w.suspect_from)
             ORDER BY visible_at
             LIMIT w.room
             FOR UPDATE SKIP LOCKED) AS next
+    ), turn AS MATERIALIZED (
+        SELECT w.kind, w.suspect_from,
+               CASE WHEN count(d.item) < w.room THEN (SELECT now FROM clock) + interval '1 microsecond'
+                    ELSE max(d.visible_at) END AS until
+        FROM wanted AS w
+        LEFT JOIN due AS d ON d.kind = w.kind
+        GROUP BY w.kind, w.suspect_from, w.room
     ), suspect AS MATERIALIZED (
         SELECT next.*
-        FROM wanted AS w
+        FROM turn AS t
         CROSS JOIN LATERAL (
-            SELECT item, kind, state, epoch, attempts, chain, number, due_at
+            SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
             FROM steadfast.queue
-            WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
-              AND state = 'leased' AND attempts >= w.suspect_from
+            WHERE kind = t.kind AND visible_at < t.until
+              AND state = 'leased' AND attempts >= t.suspect_from
             ORDER BY visible_at
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS next
@@ -159,7 +192,11 @@ const CLAIM: &str = "
                CASE WHEN ahead.count > 0                                     THEN 'wait'
                     WHEN l.state = 'leased' AND l.attempts >= w.attempts_max THEN 'bury'
                     ELSE 'claim' END AS verdict
-        FROM (SELECT * FROM freed UNION SELECT * FROM due UNION SELECT * FROM suspect) AS l
+        FROM (SELECT * FROM freed
+              UNION ALL
+              SELECT * FROM due WHERE (item, kind) NOT IN (SELECT item, kind FROM freed)
+              UNION ALL
+              SELECT * FROM suspect) AS l
         JOIN wanted AS w ON w.kind = l.kind
         CROSS JOIN LATERAL (
             SELECT count(*)
@@ -179,13 +216,16 @@ const CLAIM: &str = "
                              WHEN 'claim' THEN c.now + l.lease * interval '1 microsecond'
                              WHEN 'bury'  THEN 'infinity'
                              -- The longer it has waited, the longer it is left alone.
-                             ELSE c.now + CASE l.ahead WHEN 1 THEN l.lease * interval '1 microsecond' ELSE least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
-                                                interval '5 minutes') END END
+                             ELSE c.now + CASE l.ahead
+                                              WHEN 1 THEN l.lease * interval '1 microsecond'
+                                              ELSE least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
+                                                         interval '5 minutes') END END
         FROM looked AS l, clock AS c
-        WHERE q.item = l.item AND q.kind = l.kind
+        -- By the primary key, and not by the index on kinds, which does not see this comparison.
+        WHERE q.item = ANY (ARRAY(SELECT item FROM looked)) AND q.item = l.item AND q.kind || '' = l.kind
         RETURNING q.item, q.kind, q.epoch, q.attempts, l.chain, l.verdict, l.is_suspect,
-                  (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed,
-                  (extract(epoch FROM c.now - l.due_at) * 1000000)::bigint            AS due_for
+                  (date_part('epoch', c.now - q.began_at) * 1000000)::bigint          AS elapsed,
+                  (date_part('epoch', c.now - l.due_at) * 1000000)::bigint            AS due_for
     ), noted AS (
         INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
         SELECT c.now, l.epoch, l.attempts, l.item, l.kind, 'unknown', 'lease_expired',
@@ -197,7 +237,7 @@ const CLAIM: &str = "
     SELECT n.looked_at, n.next_in, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect, c.elapsed,
            c.due_for,
            m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
-           (extract(epoch FROM m.created_at) * 1000000)::bigint                       AS created_at,
+           (date_part('epoch', m.created_at) * 1000000)::bigint                       AS created_at,
            m.expires_at <= n.now                                                      AS has_expired
     FROM (SELECT (SELECT count(*) FROM looked) AS looked_at, now, is_light,
                  (SELECT (extract(epoch FROM min(next.visible_at) - (SELECT now FROM clock)) * 1000000)::bigint
@@ -210,7 +250,11 @@ const CLAIM: &str = "
                       LIMIT 1) AS next) AS next_in
           FROM clock) AS n
     LEFT JOIN claimed AS c ON c.verdict <> 'wait'
-    LEFT JOIN steadfast.messages AS m ON m.id = c.item AND c.verdict = 'claim'";
+    LEFT JOIN LATERAL (
+        SELECT type, version, ordering_key, correlation_id, causation_id, traceparent, payload, created_at, expires_at
+        FROM steadfast.messages
+        WHERE id = c.item AND c.verdict = 'claim'
+        LIMIT 1) AS m ON true";
 
 pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
     let column = |of: fn(&Wanted) -> i32| claim.wanted.iter().map(of).collect::<Vec<i32>>();
@@ -310,7 +354,8 @@ pub(super) async fn renew(
         FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS l (item, kind, epoch, token, lease),
              (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                      set_config('synchronous_commit', 'off', true)     AS is_light) AS c
-        WHERE q.item = l.item AND q.kind = l.kind AND q.epoch = l.epoch AND q.token = l.token AND q.state = 'leased'
+        WHERE q.item = ANY ($2) AND q.item = l.item AND q.kind || '' = l.kind
+          AND q.epoch = l.epoch AND q.token = l.token AND q.state = 'leased'
         RETURNING q.item, q.kind",
     );
     sqlx::query_as(statement)
@@ -334,15 +379,21 @@ pub(super) async fn finish(
 ) -> Result<Vec<(Uuid, String)>> {
     let statement = names.sql(concat!(
         "
-        WITH gone AS (
+        WITH clock AS MATERIALIZED (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
+        ), gone AS (
             DELETE FROM steadfast.queue AS q
             USING unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
                   AS d (item, kind, epoch, token, state, detail)
-            WHERE q.item = d.item AND q.kind = d.kind AND q.epoch = d.epoch AND q.token = d.token AND q.state = 'leased'
+            WHERE q.item = ANY ($2) AND q.item = d.item AND q.kind || '' = d.kind
+              AND q.epoch = d.epoch AND q.token = d.token AND q.state = 'leased'
             RETURNING q.item, q.kind, q.attempts, q.chain, q.number, d.state, d.detail
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind, detail)
-            SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, state, kind, detail FROM gone
+            SELECT c.now, g.attempts, g.item, g.state, g.kind, g.detail
+            FROM gone AS g, clock AS c
+            -- The newest first: each row that goes beyond those before it changes the indexes on the whole range.
+            ORDER BY g.item DESC
         ), ",
         show_next!("gone"),
         "
@@ -385,7 +436,8 @@ pub(super) async fn put_back(
                         $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[])
                  AS b (item, kind, epoch, token, after, gives_back, leaves, attempt, failure, code, message, fingerprint),
                  clock AS c
-            WHERE q.item = b.item AND q.kind = b.kind AND q.epoch = b.epoch AND q.token = b.token AND q.state = 'leased'
+            WHERE q.item = ANY ($2) AND q.item = b.item AND q.kind || '' = b.kind
+              AND q.epoch = b.epoch AND q.token = b.token AND q.state = 'leased'
             RETURNING q.item, q.kind, q.epoch, q.number, b.leaves AS chain,
                       b.attempt, b.failure, b.code, b.message, b.fingerprint
         ), noted AS (

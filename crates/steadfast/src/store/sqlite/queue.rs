@@ -178,8 +178,8 @@ async fn claim_kind(
     let fail = |error| SqliteStore::error(error, "claiming rows");
     let candidates = names.sql(
         "
-        SELECT * FROM (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, false AS is_suspect,
+        WITH due AS MATERIALIZED (
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, false AS is_suspect,
                    (SELECT count(*)
                     FROM (SELECT 1 FROM steadfast_queue AS earlier
                           WHERE earlier.chain = q.chain AND earlier.number < q.number
@@ -187,12 +187,17 @@ async fn claim_kind(
             FROM steadfast_queue AS q
             WHERE q.kind = $1 AND q.visible_at <= $2 AND NOT (q.state = 'leased' AND q.attempts >= $5)
             ORDER BY q.visible_at
-            LIMIT $3)
+            LIMIT $3
+        )
+        SELECT * FROM due
         UNION ALL
         SELECT * FROM (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, true AS is_suspect, 0 AS ahead
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, true AS is_suspect,
+                   0 AS ahead
             FROM steadfast_queue AS q
-            WHERE q.kind = $1 AND q.visible_at <= $2 AND q.state = 'leased' AND q.attempts >= $5
+            WHERE q.kind = $1 AND q.state = 'leased' AND q.attempts >= $5
+              -- It has its turn when those that have waited longer have had theirs; to look further is to read all of them.
+              AND q.visible_at < (SELECT CASE WHEN count(*) < $3 THEN $2 + 1 ELSE max(visible_at) END FROM due)
             ORDER BY q.visible_at
             LIMIT $4)",
     );

@@ -26,6 +26,10 @@ mod outbox;
 mod outbox_life;
 #[path = "../conformance/outbox_stats.rs"]
 mod outbox_stats;
+#[path = "../conformance/lane.rs"]
+mod lane;
+#[path = "../conformance/outbox_cost.rs"]
+mod outbox_cost;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/letters.rs"]
@@ -42,5 +46,6 @@ mod trouble;
 mod ambiguous;
 mod breakers_alone;
 mod cost;
+mod event_cost;
 mod proxy;
 mod server;

@@ -26,6 +26,10 @@ mod outbox;
 mod outbox_life;
 #[path = "../conformance/outbox_stats.rs"]
 mod outbox_stats;
+#[path = "../conformance/lane.rs"]
+mod lane;
+#[path = "../conformance/outbox_cost.rs"]
+mod outbox_cost;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/letters.rs"]

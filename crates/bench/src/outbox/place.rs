@@ -1,0 +1,167 @@
+//! Where it is measured: the two databases, as far as they differ.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use sqlx::Pool;
+use steadfast::{Dispatcher, Event, EventCx, Failure, Steadfast, Tx};
+use tokio::sync::Notify;
+
+use crate::command::order::{ORDER, Order};
+use crate::error::{Context, Result};
+use crate::measure::{Called, Ready};
+use crate::meter::Meter;
+use crate::options::Database;
+
+/// Events of one transaction when a table is filled: as many as one may publish.
+const EVENTS_AT_ONCE: usize = 1_000;
+
+/// The one target of all events.
+pub(super) const TARGET: &str = "bench.hear";
+
+impl Event for Order {
+    const TYPE: &'static str = "order.placed";
+}
+
+/// A server, or a directory: where databases of our own can be made.
+pub(super) trait Ground: Clone + Send + Sync + 'static {
+    type Place: Place;
+
+    const DATABASE: Database;
+
+    /// Whether processes tell each other of commits; otherwise they look.
+    const HAS_ANNOUNCEMENTS: bool;
+
+    /// A database with our tables and those of the hand-written outbox.
+    fn create(&self) -> impl Future<Output = Result<Self::Place>> + Send;
+
+    fn meter(&self) -> Meter;
+}
+
+/// A database of ours.
+pub(super) trait Place: Send + Sync + 'static {
+    type Db: steadfast::Database;
+
+    fn pool(&self) -> &Pool<Self::Db>;
+
+    /// Runs statements that return nothing.
+    fn run(&self, statements: String) -> impl Future<Output = Result<()>> + Send;
+
+    /// What the database does by itself from time to time, now: so that it does not happen while something is measured.
+    fn tidy(&self) -> impl Future<Output = Result<()>> + Send;
+
+    /// The business of a command: one INSERT.
+    fn place_order(tx: &mut Tx<Self::Db>) -> impl Future<Output = Result<i64, Failure>> + Send;
+
+    /// Fills the hand-written outbox.
+    fn fill_by_hand(&self, deliveries: usize) -> impl Future<Output = Result<()>> + Send;
+
+    /// The loop that people write, until its outbox is empty: claim a batch, call the handler for each, delete the batch.
+    /// Says how many there were.
+    fn drain_by_hand(&self) -> impl Future<Output = Result<usize>> + Send;
+
+    /// Finished deliveries, older than everything else.
+    fn fill_history(&self, deliveries: u32) -> impl Future<Output = Result<()>> + Send;
+
+    /// Puts every second delivery off by an hour.
+    fn put_half_off(&self) -> impl Future<Output = Result<()>> + Send;
+
+    fn remove(&self) -> impl Future<Output = Result<()>> + Send;
+
+    /// As another process would open it.
+    fn open(&self, dispatcher: Dispatcher) -> impl Future<Output = Result<Steadfast<Self::Db>>> + Send {
+        let builder = Steadfast::builder(self.pool().clone()).dispatcher(dispatcher);
+        async move { builder.build().await.context("opening Steadfast") }
+    }
+
+    /// A process that publishes, and leaves the deliveries to others.
+    fn open_publisher(&self) -> impl Future<Output = Result<Steadfast<Self::Db>>> + Send {
+        async {
+            let sf = self.open(Dispatcher::off()).await?;
+            let hear = |_: &EventCx, _: Order| std::future::ready(Ok(()));
+            sf.reaction::<Order>(TARGET).run_outside(hear);
+            sf.declare().await.context("declaring the target")?;
+            Ok(sf)
+        }
+    }
+}
+
+/// Publishes so many events, as any process does.
+pub(super) async fn fill<Db: steadfast::Database>(sf: &Steadfast<Db>, deliveries: usize) -> Result<()> {
+    let mut left = deliveries;
+    while left > 0 {
+        let count = left.min(EVENTS_AT_ONCE);
+        let publishing = sf.transact(async move |tx| {
+            for _ in 0..count {
+                tx.publish(&*ORDER)?;
+            }
+            Ok(())
+        });
+        publishing.await.context("publishing events")?;
+        left -= count;
+    }
+    Ok(())
+}
+
+/// How deliveries are heard.
+#[derive(Clone, Copy)]
+pub(super) enum Hearing {
+    Outside,
+    InTransaction,
+}
+
+/// Counts deliveries until there were enough.
+#[derive(Default)]
+struct Count {
+    heard: AtomicUsize,
+    wanted: usize,
+    enough: Notify,
+}
+
+impl Count {
+    fn hear(&self) {
+        if self.heard.fetch_add(1, Ordering::Relaxed) + 1 == self.wanted {
+            self.enough.notify_one();
+        }
+    }
+}
+
+/// A process that is about to begin, and stops when it has heard of so many deliveries: what it has in hand then is
+/// finished and counted as well.
+pub(super) async fn drainer<P: Place>(place: &P, hearing: Hearing, deliveries: usize) -> Result<Ready> {
+    let sf = place.open(Dispatcher::default()).await?;
+    let count = Arc::new(Count {
+        wanted: deliveries,
+        ..Count::default()
+    });
+    let counted = count.clone();
+    match hearing {
+        Hearing::Outside => sf.reaction::<Order>(TARGET).run_outside(move |_: &EventCx, _: Order| {
+            counted.hear();
+            std::future::ready(Ok(()))
+        }),
+        Hearing::InTransaction => sf.reaction::<Order>(TARGET).run(move |_: &mut Tx<P::Db>, _: Order| {
+            counted.hear();
+            std::future::ready(Ok(()))
+        }),
+    }
+    let draining = async move {
+        let began = Instant::now();
+        let dispatcher = sf.clone();
+        let dispatching = tokio::spawn(async move { dispatcher.dispatch().await });
+        count.enough.notified().await;
+        sf.stop();
+        let ended = dispatching.await.context("the dispatcher broke down")?;
+        ended.context("dispatching")?;
+        let heard = count.heard.load(Ordering::Relaxed);
+        Ok(Called {
+            count: heard,
+            in_time: heard,
+            took: began.elapsed(),
+            ..Called::default()
+        })
+    };
+    Ok(draining.boxed())
+}

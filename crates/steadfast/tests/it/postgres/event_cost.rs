@@ -1,0 +1,289 @@
+//! What events cost on the wire, counted; and how the statement that claims finds its rows among many.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
+use steadfast::testing::proxy::Proxy;
+use steadfast::{EventCx, Steadfast};
+
+use super::Db;
+use super::proxy::proxy_before;
+use super::queue::{Tagged, publish, rows, tagged};
+use crate::harness::{Harness, TestDatabase, eventually, fresh};
+
+const INSERT: &str = "INSERT INTO effects (tag) VALUES ($1)";
+const ANNOUNCE: &str = "SELECT pg_notify";
+
+/// What only this statement has.
+const CLAIM: &str = "wanted AS MATERIALIZED";
+const FINISH: &str = "AS d (item, kind, epoch, token, state, detail)";
+const SETTLE_WITH_EVENTS: &str = "locked AS MATERIALIZED";
+
+/// A process behind a proxy, by a name that the server knows.
+struct Process {
+    harness: Harness<Db>,
+    proxy: Proxy,
+    pool: PgPool,
+    sf: Steadfast<Db>,
+}
+
+impl Process {
+    async fn new() -> Self {
+        let harness = fresh::<Db>().await;
+        let (proxy, here) = proxy_before(&harness).await;
+        let pool = PgPoolOptions::new()
+            .max_connections(2)
+            .test_before_acquire(false)
+            .connect_lazy_with(here.application_name("counted"));
+        let sf = Steadfast::new(pool.clone()).await.unwrap();
+        Self {
+            harness,
+            proxy,
+            pool,
+            sf,
+        }
+    }
+
+    /// Declares reactions that call the outside, and do nothing.
+    fn react(&self, names: &[&str]) {
+        for name in names {
+            let reaction = self.sf.reaction::<Tagged>(name).concurrency(500);
+            reaction.run_outside(|_: &EventCx, _: Tagged| std::future::ready(Ok(())));
+        }
+    }
+
+    /// How many statements were sent that have this part.
+    fn sent(&self, part: &str) -> usize {
+        let sent = self.proxy.statements();
+        sent.iter().filter(|statement| statement.contains(part)).count()
+    }
+
+    /// How many connections of this process the server has.
+    async fn connections(&self) -> i64 {
+        let sql = "SELECT count(*) FROM pg_stat_activity
+                   WHERE application_name = 'counted' AND datname = current_database()";
+        Db::count(&self.harness.admin, sql).await
+    }
+}
+
+#[tokio::test]
+async fn an_event_adds_no_statement_and_no_round_trip_to_its_command() {
+    let process = Process::new().await;
+    process.react(&["test.a", "test.b"]);
+    process.sf.declare().await.unwrap();
+    let run = async |key: &str, events: usize| {
+        let command = process.sf.command("effects.make", key).owner(&process.harness.owner);
+        let running = command.run(async |tx| {
+            sqlx::query(INSERT).bind(key).execute(tx.db()).await?;
+            for _ in 0..events {
+                tx.publish(&tagged(key))?;
+            }
+            Ok(1)
+        });
+        running.await.unwrap();
+        // Others are told after the commit, by nobody who waits, and once for all commits of ten milliseconds.
+        let told = usize::from(events > 0);
+        eventually("others are told", async || process.sent(ANNOUNCE) == told).await;
+    };
+    // Both connections learn all statements.
+    for key in 0..8 {
+        run(&format!("warm-{key}"), 0).await;
+        run(&format!("warmer-{key}"), 1).await;
+        process.proxy.reset_counts();
+    }
+    for (events, settle) in [
+        (0, "INSERT INTO steadfast.keys"),
+        (1, SETTLE_WITH_EVENTS),
+        (100, SETTLE_WITH_EVENTS),
+    ] {
+        process.proxy.reset_counts();
+        run(&format!("{events}-events"), events).await;
+        let sent = process.proxy.statements();
+        let expected = ["BEGIN", "EXECUTE sf_claim_", INSERT, settle, "COMMIT"];
+        let own: Vec<_> = sent
+            .iter()
+            .filter(|statement| !statement.starts_with(ANNOUNCE))
+            .collect();
+        let is_same = own.len() == expected.len() && own.iter().zip(expected).all(|(own, part)| own.contains(part));
+        assert!(is_same, "{events} events: {own:#?}");
+        let counts = process.proxy.counts();
+        let told = u64::from(events > 0);
+        assert_eq!(
+            counts.round_trips - counts.pings - told,
+            4,
+            "{events} events: {sent:#?}"
+        );
+    }
+    assert_eq!(rows(&process.harness, "queue").await, 2 * (8 + 101));
+}
+
+#[tokio::test]
+async fn deliveries_are_claimed_by_one_statement_and_finished_by_another_however_many() {
+    let process = Process::new().await;
+    process.react(&["test.a"]);
+    process.sf.declare().await.unwrap();
+    for deliveries in [1, 50, 500] {
+        let publishing = process.sf.transact(async |tx| {
+            for number in 0..deliveries {
+                tx.publish(&tagged(number))?;
+            }
+            Ok(())
+        });
+        publishing.await.unwrap();
+        process.proxy.reset_counts();
+        assert_eq!(process.sf.drain().await.unwrap(), deliveries);
+        // The second claim finds nothing.
+        assert_eq!((process.sent(CLAIM), process.sent(FINISH)), (2, 1), "{deliveries}");
+        let others = [
+            "LISTEN",
+            "INSERT INTO steadfast.targets",
+            "INSERT INTO steadfast.kinds",
+            ANNOUNCE,
+        ];
+        let known: usize = others.iter().map(|part| process.sent(part)).sum();
+        let sent = process.proxy.statements();
+        assert_eq!(sent.len(), 3 + known, "{sent:#?}");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_process_has_one_more_connection_and_sends_a_statement_every_two_seconds() {
+    /// Long enough for three looks.
+    const WINDOW: Duration = Duration::from_secs(6);
+    let process = Process::new().await;
+    process.react(&["test.a", "test.b", "test.c"]);
+    let dispatching = tokio::spawn({
+        let sf = process.sf.clone();
+        async move { sf.dispatch().await }
+    });
+    // It is idle when something was delivered to everybody, and finished.
+    eventually("all are declared", async || {
+        rows(&process.harness, "targets").await == 3
+    })
+    .await;
+    publish(&process.sf, &tagged("a")).await;
+    eventually("all are finished", async || {
+        rows(&process.harness, "history").await == 3
+    })
+    .await;
+    eventually("others are told", async || process.sent(ANNOUNCE) == 1).await;
+
+    process.proxy.reset_counts();
+    tokio::time::sleep(WINDOW).await;
+    let sent = process.proxy.statements();
+    let looks = process.sent(CLAIM);
+    assert_eq!(looks, sent.len(), "nothing but claims: {sent:#?}");
+    assert!((2..=4).contains(&looks), "{sent:#?}");
+    // And once a minute it says which kinds it knows.
+    let windows = Duration::from_secs(60).div_duration_f64(WINDOW);
+    assert!(looks as f64 * windows + 1.0 <= 60.0, "{looks} in {WINDOW:?}");
+    assert_eq!(process.proxy.counts().connections, 0, "it keeps what it has");
+    assert_eq!(process.connections().await, i64::from(process.pool.size()) + 1);
+    process.sf.stop();
+    dispatching.await.unwrap().unwrap();
+}
+
+/// The source of the statements.
+const SOURCE: &str = include_str!("../../../src/store/postgres/queue.rs");
+
+/// A statement of the engine, as it stands in the source after this.
+fn statement_after(beginning: &str) -> &'static str {
+    let (_, after) = SOURCE.split_once(beginning).unwrap();
+    let (_, statement) = after.split_once('"').unwrap();
+    statement.split_once('"').unwrap().0
+}
+
+/// Makes a connection one of the engine's.
+async fn become_engine(conn: &mut PgConnection) {
+    let (_, settings) = SOURCE.split_once("const PLANNER").unwrap();
+    let (settings, _) = settings.split_once("];").unwrap();
+    let words: Vec<_> = settings.split('"').skip(1).step_by(2).collect();
+    assert!(words.len() > 4, "{words:?}");
+    for pair in words.chunks(2) {
+        let set = format!("SET {} = {}", pair[0], pair[1]);
+        sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *conn).await.unwrap();
+    }
+    let prepare = format!(
+        "PREPARE claim (bigint, text[], integer[], integer[], bigint[], text[], bigint, bigint, text, integer, boolean[]) AS {};
+         PREPARE finish (bigint, uuid[], text[], bigint[], bigint[], text[], text[]) AS {}",
+        statement_after("const CLAIM: &str = "),
+        statement_after("pub(super) async fn finish("),
+    );
+    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(conn).await.unwrap();
+}
+
+/// How the server goes about a claim for two kinds with a freed chain, and about finishing a row.
+async fn plans(conn: &mut PgConnection) -> [String; 2] {
+    let claim = "EXPLAIN EXECUTE claim(0, '{test.a,test.b}', '{500,500}', '{10,10}', '{30000000,30000000}',
+                                       '{test.a k}', 1, 7, 'me', 2, '{f,f}')";
+    let finish = "EXPLAIN EXECUTE finish(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}',
+                                         '{delivered}', '{NULL}')";
+    let mut plans = Vec::new();
+    for explain in [claim, finish] {
+        let explaining = sqlx::query_scalar(explain).persistent(false);
+        let plan: Vec<String> = explaining.fetch_all(&mut *conn).await.unwrap();
+        plans.push(plan.join("\n"));
+    }
+    plans.try_into().unwrap()
+}
+
+/// The condition of each scan by this index.
+fn conditions<'p>(plan: &'p str, index: &str) -> Vec<&'p str> {
+    let lines: Vec<_> = plan.lines().collect();
+    let scans = lines
+        .windows(2)
+        .filter(|pair| pair[0].contains(&format!(" using {index} on ")));
+    scans.map(|pair| pair[1].trim()).collect()
+}
+
+fn assert_finds_rows_by_index([claim, finish]: &[String; 2]) {
+    for plan in [claim, finish] {
+        for table in ["queue", "history", "messages"] {
+            for scan in [format!("Seq Scan on {table}"), format!("Bitmap Heap Scan on {table}")] {
+                assert!(!plan.contains(&scan), "{plan}");
+            }
+        }
+    }
+    // What is due, what is suspect, and what is due next.
+    let ranges = conditions(claim, "queue_next");
+    assert_eq!(ranges.len(), 3, "{claim}");
+    for range in ranges {
+        let is_range = range.contains("(kind = ") && range.contains("(visible_at <");
+        let is_next = range.contains("(kind = ") && range.contains("(visible_at > ");
+        assert!(range.starts_with("Index Cond:") && (is_range || is_next), "{claim}");
+    }
+    for plan in [claim, finish] {
+        let by_key = conditions(plan, "queue_one");
+        assert!(
+            by_key.len() == 1 && by_key[0].starts_with("Index Cond: (item = ANY ("),
+            "{plan}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_claim_finds_its_rows_among_many_by_an_index_even_if_it_was_planned_when_there_were_none() {
+    let harness = fresh::<Db>().await;
+    harness.run("VACUUM (ANALYZE)").await;
+    let mut conn = harness.admin.acquire().await.unwrap();
+    become_engine(&mut conn).await;
+    assert_finds_rows_by_index(&plans(&mut conn).await);
+    harness
+        .run(
+            "INSERT INTO steadfast.messages (number, created_at, version, id, type, content_type, payload)
+             SELECT n, now(), 1, gen_random_uuid(), 'test.tagged', 'application/json', '{}'
+             FROM generate_series(1, 100000) AS n;
+             INSERT INTO steadfast.queue (visible_at, due_at, item, state, kind, number, chain)
+             SELECT now() + n * interval '1 second', now(), id, 'pending', 'test.' || CASE WHEN n % 2 = 0 THEN 'a' ELSE 'b' END,
+                    number, CASE WHEN n % 10 = 0 THEN 'test.a ' || n END
+             FROM (SELECT *, number - 50000 AS n FROM steadfast.messages) AS m;
+             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
+             SELECT now(), 1, gen_random_uuid(), 'delivered', 'test.a' FROM generate_series(1, 100000);
+             INSERT INTO steadfast.kinds (kind, seen_at) VALUES ('test.a', now()), ('test.b', now())",
+        )
+        .await;
+    assert_finds_rows_by_index(&plans(&mut conn).await);
+    harness.run("VACUUM (ANALYZE)").await;
+    assert_finds_rows_by_index(&plans(&mut conn).await);
+}
