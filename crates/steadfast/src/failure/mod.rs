@@ -97,6 +97,11 @@ impl Failure {
         Self::of(FailureKind::Unknown).saying(code, message)
     }
 
+    /// A handler has panicked.
+    pub(crate) fn panicked() -> Self {
+        Self::transient("panicked", "the handler panicked")
+    }
+
     /// Come back after this long. No attempt is spent.
     pub fn snooze(after: Duration) -> Self {
         Self::of(FailureKind::Snooze).with_retry_after(after)

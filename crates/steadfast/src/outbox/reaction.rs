@@ -291,10 +291,19 @@ impl<Db: Database> Reacting<Db> {
                     Ok(Ok(())) => Ended::Settled,
                     Ok(Err(failure)) => Ended::Failed(failure),
                     Err(error) if error.code() == Code::LeaseLost => Ended::Lost,
-                    Err(error) => Ended::Failed(error.into()),
+                    Err(error) => Ended::Failed(rolled_back(error)),
                 }
             }
         }
+    }
+}
+
+/// What a handler with a transaction ended with, by the words that one without has. Nothing that it did is there.
+fn rolled_back(error: Error) -> Failure {
+    match error.code() {
+        Code::HandlerPanicked => Failure::panicked(),
+        Code::TimeLimit => Failure::transient("time_limit", error.to_string()),
+        _ => error.into(),
     }
 }
 

@@ -118,6 +118,8 @@ pub(crate) struct Engine<Db: Database> {
     pub(super) freed: Vec<Arc<str>>,
     /// How long after the last claim the next row is due.
     pub(super) next_in: Option<Duration>,
+    /// When the earliest of the rows is due again that were put back since.
+    pub(super) back_at: Option<Instant>,
     ended: mpsc::UnboundedReceiver<(Lease, Ended)>,
     pub(super) ends: mpsc::UnboundedSender<(Lease, Ended)>,
 }
@@ -143,6 +145,7 @@ impl<Db: Database> Engine<Db> {
             finished: Vec::new(),
             freed: Vec::new(),
             next_in: None,
+            back_at: None,
             ended,
             ends,
         }
@@ -158,6 +161,9 @@ impl<Db: Database> Engine<Db> {
         while !stopping.is_cancelled() {
             let step = async {
                 self.finish().await?;
+                if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
+                    look_at = look_at.min(back_at);
+                }
                 self.renew().await?;
                 self.give_back(Lane::is_impatient).await?;
                 if seen_at.is_none_or(|seen_at| seen_at.elapsed() >= SEEN_EVERY) {
@@ -391,24 +397,26 @@ pub(super) async fn run<Db: Database>(
         kind: &claimed.lease.kind,
         attempt: claimed.attempt,
     };
-    sf.passes(WorkPoint::AfterClaim, &id);
     if claimed.attempt == 1 {
         telemetry::delivery_starts(&claimed.lease.kind, claimed.due_for + asked_at.elapsed());
     }
     let span = telemetry::work_span(&claimed);
-    let working = work.run(sf.clone(), claimed.clone(), lost.clone());
+    let working = async {
+        sf.passes(WorkPoint::AfterClaim, &id);
+        let ended = work.run(sf.clone(), claimed.clone(), lost.clone()).await;
+        sf.passes(WorkPoint::BeforeFinish, &id);
+        ended
+    };
     let working = AssertUnwindSafe(tracing::Instrument::instrument(working, span)).catch_unwind();
-    let ended = tokio::select! {
+    tokio::select! {
         () = lost.cancelled() => Ended::Lost,
         ended = working => ended.unwrap_or_else(|panic| {
             #[cfg(feature = "testing")]
             let panic = crate::testing::crash_on(panic);
             telemetry::panicked(panic.as_ref());
-            Ended::Failed(Failure::transient("panicked", "the handler panicked"))
+            Ended::Failed(Failure::panicked())
         }),
-    };
-    sf.passes(WorkPoint::BeforeFinish, &id);
-    ended
+    }
 }
 
 /// Who holds the leases of this engine, for people.

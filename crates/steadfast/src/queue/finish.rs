@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::engine::{Engine, Held};
-use super::{Back, Done, Ended, FailureRow};
+use super::{Back, Claimed, Done, Ended, FailureRow};
 use crate::clock::random;
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind};
@@ -46,6 +46,30 @@ impl Finished {
 struct Ends<'f> {
     done: Vec<Done<'f>>,
     back: Vec<Back<'f>>,
+    told: Vec<Told<'f>>,
+}
+
+/// What is told of a row that goes back, once the database knows.
+struct Told<'f> {
+    claimed: &'f Claimed,
+    after: Option<Duration>,
+    code: &'f str,
+}
+
+impl Told<'_> {
+    fn tell(&self) {
+        let lease = &self.claimed.lease;
+        match self.after {
+            Some(after) => telemetry::retrying(&Retry {
+                operation: &lease.kind,
+                attempt: self.claimed.attempt,
+                after,
+                correlation_id: self.claimed.message.origin.correlation_id.as_deref(),
+                code: self.code,
+            }),
+            None => telemetry::row_died(&lease.kind, &lease.item, self.code),
+        }
+    }
 }
 
 /// How many attempts ended how, by kind.
@@ -116,7 +140,7 @@ impl<Db: Database> Engine<Db> {
     async fn say(&mut self, finished: &[Finished]) -> Result<()> {
         let mut ends = Ends::default();
         for finished in finished {
-            self.judge(finished, &mut ends);
+            judge(finished, &mut ends);
         }
         let sf = self.sf.clone();
         let offset = sf.clock().ahead();
@@ -135,64 +159,15 @@ impl<Db: Database> Engine<Db> {
                     sf.store().put_back(link, &ends.back, offset).await
                 })
                 .await?;
+            let back_in = ends.back.iter().filter_map(|back| back.after).min();
+            let back_at = back_in.map(|back_in| Instant::now() + back_in);
+            self.back_at = [self.back_at, back_at].into_iter().flatten().min();
             let result = |back: &Back<'_>| if back.after.is_some() { "retried" } else { "dead" };
             tally.add(ends.back.iter().map(|back| (back.lease, result(back))), &held);
         }
+        ends.told.iter().for_each(Told::tell);
         tally.tell(finished);
         Ok(())
-    }
-
-    /// What becomes of a row whose work ended like this.
-    fn judge<'f>(&self, finished: &'f Finished, ends: &mut Ends<'f>) {
-        let lease = &finished.held.claimed.lease;
-        match &finished.ended {
-            Ended::Settled | Ended::Lost => {}
-            Ended::Done(detail) => ends.done.push(Done {
-                lease,
-                state: "delivered",
-                detail: detail.as_deref(),
-            }),
-            Ended::Skipped(why) => ends.done.push(Done {
-                lease,
-                state: "skipped",
-                detail: Some(why),
-            }),
-            Ended::Failed(failure) => ends.back.push(self.back(finished, failure)),
-        }
-    }
-
-    fn back<'f>(&self, finished: &'f Finished, failure: &Failure) -> Back<'f> {
-        let claimed = &finished.held.claimed;
-        let (lease, attempt) = (&claimed.lease, claimed.attempt);
-        let options = finished.held.options;
-        let elapsed = claimed.elapsed + finished.ended_at.duration_since(finished.held.claimed_at);
-        let decision = options.retry.decide(attempt, failure, elapsed, random);
-        let after = match decision {
-            // It was due while it was worked on; the delay counts from its end.
-            Decision::Retry(after) => Some(after.saturating_sub(finished.ended_at.elapsed())),
-            Decision::GiveUp(_) => None,
-        };
-        match after {
-            Some(after) => telemetry::retrying(&Retry {
-                operation: &lease.kind,
-                attempt,
-                after,
-                correlation_id: claimed.message.origin.correlation_id.as_deref(),
-                code: failure.code(),
-            }),
-            None => telemetry::row_died(&lease.kind, &lease.item, failure.code()),
-        }
-        let is_snooze = failure.kind() == FailureKind::Snooze && after.is_some();
-        Back {
-            lease,
-            after,
-            gives_attempt_back: is_snooze,
-            leaves_chain: claimed
-                .chain
-                .as_deref()
-                .filter(|_| after.is_none() && options.dead_make_room),
-            failure: (!is_snooze).then(|| failure_row(attempt, failure)),
-        }
     }
 
     /// Gives rows back as if they had not been claimed: the process is about to stop.
@@ -217,6 +192,57 @@ impl<Db: Database> Engine<Db> {
         })
         .await
         .map(drop)
+    }
+}
+
+/// What becomes of a row whose work ended like this.
+fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
+    let lease = &finished.held.claimed.lease;
+    match &finished.ended {
+        Ended::Settled | Ended::Lost => {}
+        Ended::Done(detail) => ends.done.push(Done {
+            lease,
+            state: "delivered",
+            detail: detail.as_deref(),
+        }),
+        Ended::Skipped(why) => ends.done.push(Done {
+            lease,
+            state: "skipped",
+            detail: Some(why),
+        }),
+        Ended::Failed(failure) => {
+            let back = back(finished, failure);
+            ends.told.push(Told {
+                claimed: &finished.held.claimed,
+                after: back.after,
+                code: failure.code(),
+            });
+            ends.back.push(back);
+        }
+    }
+}
+
+fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
+    let claimed = &finished.held.claimed;
+    let (lease, attempt) = (&claimed.lease, claimed.attempt);
+    let options = finished.held.options;
+    let elapsed = claimed.elapsed + finished.ended_at.duration_since(finished.held.claimed_at);
+    let decision = options.retry.decide(attempt, failure, elapsed, random);
+    let after = match decision {
+        // It was due while it was worked on; the delay counts from its end.
+        Decision::Retry(after) => Some(after.saturating_sub(finished.ended_at.elapsed())),
+        Decision::GiveUp(_) => None,
+    };
+    let is_snooze = failure.kind() == FailureKind::Snooze && after.is_some();
+    Back {
+        lease,
+        after,
+        gives_attempt_back: is_snooze,
+        leaves_chain: claimed
+            .chain
+            .as_deref()
+            .filter(|_| after.is_none() && options.dead_make_room),
+        failure: (!is_snooze).then(|| failure_row(attempt, failure)),
     }
 }
 

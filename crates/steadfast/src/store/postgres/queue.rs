@@ -251,7 +251,7 @@ const CLAIM: &str = "
           FROM clock) AS n
     LEFT JOIN claimed AS c ON c.verdict <> 'wait'
     LEFT JOIN LATERAL (
-        SELECT type, version, ordering_key, correlation_id, causation_id, traceparent, payload, created_at, expires_at
+        SELECT type, version, source, ordering_key, correlation_id, causation_id, traceparent, payload, created_at, expires_at
         FROM steadfast.messages
         WHERE id = c.item AND c.verdict = 'claim'
         LIMIT 1) AS m ON true";

@@ -325,16 +325,12 @@ impl Store<Sqlite> for SqliteStore {
 
     async fn claim(&self, link: &mut queue::Link, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
         link.has_seen();
-        let mut next_in = None;
-        if claim.freed.is_empty() {
-            let glance = queue::glance(&self.readers, &self.names, claim, offset).await?;
-            if !glance.is_due {
-                return Ok(Claims {
-                    next_in: glance.next_in,
-                    ..Claims::default()
-                });
-            }
-            next_in = glance.next_in;
+        let queue::Glance { is_due, next_in } = queue::glance(&self.readers, &self.names, claim, offset).await?;
+        if !is_due {
+            return Ok(Claims {
+                next_in,
+                ..Claims::default()
+            });
         }
         let mut turn = self.writer.take_turn(false).await?;
         let claims = queue::claim(&mut turn, &self.names, claim, offset).await?;

@@ -103,12 +103,10 @@ pub(super) async fn glance(readers: &SqlitePool, names: &Names, claim: &Claim<'_
 ///
 /// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while: the next one not
 /// before the lease of the first could have expired, those behind it longer. Who ends a row shows the one behind it
-/// ([`show_heads`]).
+/// ([`show_heads`]); nobody puts it off meanwhile, so there is no need to look at `freed`.
 pub(super) async fn claim(turn: &mut Turn, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
     let mut claims = Claims::default();
     let now = offset.now().0;
-    let freed: Vec<_> = claim.freed.iter().map(|chain| &**chain).collect();
-    show_heads(turn, names, &freed).await?;
     let mut suspects_left = i64::from(claim.takes_suspect);
     for place in due_kinds(turn, names, claim, now).await? {
         let Some(wanted) = claim.wanted.get(place) else {
@@ -211,7 +209,7 @@ async fn claim_kind(
         .await
         .map_err(fail)?;
     let mut changes = Vec::with_capacity(rows.len());
-    let (mut taken, mut expired) = (Vec::new(), Vec::new());
+    let (mut taken, mut expired, mut buried) = (Vec::new(), Vec::new(), Vec::new());
     for row in &rows {
         let (item, epoch, attempts): (String, i64, i32) =
             (get(row, "item")?, get(row, "epoch")?, get(row, "attempts")?);
@@ -236,7 +234,7 @@ async fn claim_kind(
         } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
             let leaves_chain = i32::from(wanted.dead_make_room);
             changes.push(json!({ "item": item, "visible_at": NEVER, "state": "dead", "leaves_chain": leaves_chain }));
-            claims.buried.push(Buried {
+            buried.push(Buried {
                 lease: Lease {
                     item: parse(&item)?,
                     kind: wanted.kind.clone(),
@@ -290,6 +288,11 @@ async fn claim_kind(
         .execute(&mut *conn)
         .await
         .map_err(fail)?;
+    if wanted.dead_make_room {
+        let left: Vec<_> = buried.iter().filter_map(|buried| buried.chain.as_deref()).collect();
+        show_heads(conn, names, &left).await?;
+    }
+    claims.buried.extend(buried);
     read_messages(conn, names, claim, wanted, taken, now, claims).await
 }
 

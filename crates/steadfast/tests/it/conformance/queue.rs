@@ -235,6 +235,51 @@ async fn a_failure_is_tried_again_and_then_dead_with_its_history() {
 }
 
 #[tokio::test]
+async fn a_retry_does_not_wait_for_the_next_look() {
+    let harness = fresh::<Db>().await;
+    let policy = RetryPolicy::builder()
+        .retries(40)
+        .backoff(Backoff::Constant(Duration::from_millis(20)));
+    let policy = policy.jitter(Jitter::None).build().unwrap();
+    let stumble = |cx: &EventCx, _: Tagged| {
+        let is_last = cx.attempt() == 41;
+        async move {
+            match is_last {
+                true => Ok(()),
+                false => Err(Failure::transient("busy", "once more")),
+            }
+        }
+    };
+    let reaction = harness.sf.reaction::<Tagged>("test.stumble").retry(policy);
+    reaction.run_outside(stumble);
+    let dispatching = run(&harness.sf);
+    eventually("the target is declared", || async {
+        rows(&harness, "targets").await == 1
+    })
+    .await;
+    publish(&harness.sf, &tagged("plain")).await;
+    publish(&harness.sf, &ordered("k", "in a chain")).await;
+    // Forty looks, one in two seconds, would take far longer than anything is waited for here.
+    eventually("both are delivered", || async { rows(&harness, "history").await == 2 }).await;
+    stop(&harness.sf, dispatching).await;
+}
+
+#[tokio::test]
+async fn a_panic_has_one_code_with_a_transaction_and_without() {
+    let harness = fresh::<Db>().await;
+    let reaction = harness.sf.reaction::<Tagged>("test.inside").retry(at_once(0));
+    reaction.run(async |_: &mut Tx<Db>, event: Tagged| -> Result<(), Failure> { panic!("{}", event.tag) });
+    let reaction = harness.sf.reaction::<Tagged>("test.outside").retry(at_once(0));
+    reaction.run_outside(async |_: &EventCx, event: Tagged| -> Result<(), Failure> { panic!("{}", event.tag) });
+    harness.sf.declare().await.unwrap();
+    publish(&harness.sf, &tagged("on purpose")).await;
+    harness.sf.drain().await.unwrap();
+    let failures = Db::table("failures");
+    let panicked = format!("SELECT count(*) FROM {failures} WHERE code = 'panicked'");
+    assert_eq!(Db::count(&harness.admin, &panicked).await, 2);
+}
+
+#[tokio::test]
 async fn a_definitive_failure_is_dead_at_once_and_a_snooze_costs_no_attempt() {
     let harness = fresh::<Db>().await;
     let calls = Arc::new(AtomicU32::new(0));
