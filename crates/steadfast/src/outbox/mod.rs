@@ -12,6 +12,7 @@ pub(crate) mod aggregate;
 mod bulk;
 mod cx;
 mod dead_letter;
+mod delivery;
 pub(crate) mod dispatcher;
 mod event;
 mod in_process;
@@ -19,6 +20,7 @@ mod look;
 mod look_up;
 mod message;
 mod name;
+mod operation;
 mod publications;
 pub(crate) mod reaction;
 mod targets;
@@ -27,17 +29,17 @@ mod why;
 use std::sync::Arc;
 
 pub use aggregate::{Aggregate, Raised};
-pub use bulk::{BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, OperationId};
+pub use bulk::{BULK_BATCH, BulkWork};
 pub use cx::EventCx;
 pub use dead_letter::Delivery;
+pub use delivery::{DeliveryCount, DeliveryPlace, DeliveryState, LastFailure, ListedDelivery};
 pub use dispatcher::Dispatcher;
 pub use event::Event;
-pub use look::{
-    DeadGroup, DeliveryCount, DeliveryList, DeliveryPage, DeliveryPlace, DeliveryState, LastFailure, ListedDelivery,
-};
+pub use look::{DeadGroup, DeliveryList, DeliveryPage};
 pub use look_up::{FailedAttempt, LookedMessage, MessageLookUp};
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
 pub(crate) use message::{Message, NewMessage, Origin};
+pub use operation::{BulkOperation, BulkState, BulkVerb, OperationId};
 pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;

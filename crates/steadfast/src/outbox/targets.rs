@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::look::{DeliveryCount, target_of};
+use super::delivery::{DeliveryCount, target_of};
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
