@@ -26,6 +26,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde::Serialize;
@@ -34,7 +35,7 @@ use tokio::task::JoinSet;
 use client::Client;
 use error::{Context, Result};
 use options::{Chaos, Options};
-use scene::{Place, Scene};
+use scene::{LOOK_AGAIN, Place, Scene};
 use shop::{Order, Orders};
 use snapshot::Snapshot;
 
@@ -43,6 +44,9 @@ const URL_VARIABLE: &str = "CHAOS_DATABASE_URL";
 
 /// The shop's binary.
 const SHOP_VARIABLE: &str = "CHAOS_SHOP";
+
+/// How long deliveries may take when everything works again: a lease of the lab, the longest pause of a policy, and a backlog.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Proof by violence: real processes, real accidents, and a checker that judges
 #[derive(Parser)]
@@ -138,6 +142,7 @@ async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
     while let Some(ended) = tasks.join_next().await {
         ended.context("a client")?;
     }
+    until_delivered(scene).await?;
     // In order: what is still under way comes to its end before we look.
     for shop in &scene.shops {
         shop.order(Order::Close);
@@ -146,6 +151,23 @@ async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
         shop.until_ended().await?;
     }
     Ok(())
+}
+
+/// Waits until every event has reached its targets, or is dead.
+async fn until_delivered(scene: &Scene) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let waiting = Snapshot::waiting(scene.database, &scene.database_url).await?;
+        if waiting == 0 {
+            return Ok(());
+        }
+        if began.elapsed() > DELIVERED_WITHIN {
+            return Err(
+                format!("{waiting} deliveries still wait {DELIVERED_WITHIN:?} after all was made whole").into(),
+            );
+        }
+        tokio::time::sleep(LOOK_AGAIN * 10).await;
+    }
 }
 
 /// Keeps the shops running until they are told to close; does not end without an error.

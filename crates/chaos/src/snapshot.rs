@@ -12,6 +12,12 @@ use crate::options::Database;
 pub(crate) struct Snapshot {
     pub(crate) effects: Vec<Effect>,
     pub(crate) keys: Vec<Key>,
+    /// The orders that stock was reserved for, as often as it was.
+    pub(crate) reserved: Vec<String>,
+    /// The orders that it was given up for: their events are dead letters.
+    pub(crate) dead: Vec<String>,
+    /// How many deliveries were taken over from a process that had died, or was cut off.
+    pub(crate) taken_over: u64,
 }
 
 /// A row of the shop.
@@ -66,6 +72,38 @@ const KEYS_SQLITE: &str = "
            expires_at > CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) AS is_live
     FROM steadfast_keys";
 
+const RESERVED: &str = "SELECT order_id FROM reservations";
+
+/// What the shop's event says of its order: the same SQL on both databases, but for the names.
+macro_rules! of_deliveries {
+    ($schema:literal) => {
+        Deliveries {
+            waiting: concat!("SELECT count(*) FROM ", $schema, "queue WHERE state <> 'dead'"),
+            dead: concat!(
+                "SELECT m.payload FROM ",
+                $schema,
+                "queue AS q JOIN ",
+                $schema,
+                "messages AS m ON m.id = q.item WHERE q.state = 'dead' AND q.kind = 'stock.reserve'"
+            ),
+            taken_over: concat!(
+                "SELECT count(*) FROM ",
+                $schema,
+                "failures WHERE code = 'lease_expired'"
+            ),
+        }
+    };
+}
+
+struct Deliveries {
+    waiting: &'static str,
+    dead: &'static str,
+    taken_over: &'static str,
+}
+
+const DELIVERIES_POSTGRES: Deliveries = of_deliveries!("steadfast.");
+const DELIVERIES_SQLITE: Deliveries = of_deliveries!("steadfast_");
+
 type EffectRow = (String, String, String, String, String, i64);
 type KeyRow = (String, String, String, String, Vec<u8>, bool);
 
@@ -78,11 +116,37 @@ impl Snapshot {
         reading.context("reading the database")
     }
 
+    /// How many deliveries are still to be made.
+    pub(crate) async fn waiting(database: Database, url: &str) -> Result<i64> {
+        let counting = async {
+            match database {
+                Database::Postgres => {
+                    let mut conn = PgConnection::connect(url).await?;
+                    sqlx::query_scalar(DELIVERIES_POSTGRES.waiting)
+                        .fetch_one(&mut conn)
+                        .await
+                }
+                Database::Sqlite => {
+                    let options: SqliteConnectOptions = url.parse()?;
+                    let mut conn = SqliteConnection::connect_with(&options).await?;
+                    sqlx::query_scalar(DELIVERIES_SQLITE.waiting).fetch_one(&mut conn).await
+                }
+            }
+        };
+        counting.await.context("counting deliveries")
+    }
+
     async fn from_postgres(url: &str) -> sqlx::Result<Self> {
         let mut conn = PgConnection::connect(url).await?;
         let effects: Vec<EffectRow> = sqlx::query_as(EFFECTS_POSTGRES).fetch_all(&mut conn).await?;
         let keys: Vec<KeyRow> = sqlx::query_as(KEYS_POSTGRES).fetch_all(&mut conn).await?;
-        Ok(Self::new(effects, keys))
+        let reserved = sqlx::query_scalar(RESERVED).fetch_all(&mut conn).await?;
+        let dead = sqlx::query_scalar(DELIVERIES_POSTGRES.dead)
+            .fetch_all(&mut conn)
+            .await?;
+        let taken_over = sqlx::query_scalar(DELIVERIES_POSTGRES.taken_over);
+        let taken_over = taken_over.fetch_one(&mut conn).await?;
+        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over))
     }
 
     async fn from_sqlite(url: &str) -> sqlx::Result<Self> {
@@ -90,7 +154,11 @@ impl Snapshot {
         let mut conn = SqliteConnection::connect_with(&options).await?;
         let effects: Vec<EffectRow> = sqlx::query_as(EFFECTS_SQLITE).fetch_all(&mut conn).await?;
         let keys: Vec<KeyRow> = sqlx::query_as(KEYS_SQLITE).fetch_all(&mut conn).await?;
-        Ok(Self::new(effects, keys))
+        let reserved = sqlx::query_scalar(RESERVED).fetch_all(&mut conn).await?;
+        let dead = sqlx::query_scalar(DELIVERIES_SQLITE.dead).fetch_all(&mut conn).await?;
+        let taken_over = sqlx::query_scalar(DELIVERIES_SQLITE.taken_over);
+        let taken_over = taken_over.fetch_one(&mut conn).await?;
+        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over))
     }
 
     fn new(effects: Vec<EffectRow>, keys: Vec<KeyRow>) -> Self {
@@ -111,17 +179,27 @@ impl Snapshot {
                 tenant,
                 owner,
                 value,
-                id: id_in(&body),
+                id: id_in(&body, "id"),
                 is_live,
             });
         Self {
             effects: effects.collect(),
             keys: keys.collect(),
+            ..Self::default()
+        }
+    }
+
+    fn with_deliveries(self, reserved: Vec<String>, dead: &[Vec<u8>], taken_over: i64) -> Self {
+        Self {
+            reserved,
+            dead: dead.iter().filter_map(|event| id_in(event, "order_id")).collect(),
+            taken_over: taken_over.unsigned_abs(),
+            ..self
         }
     }
 }
 
-fn id_in(body: &[u8]) -> Option<String> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    body["id"].as_str().map(str::to_owned)
+fn id_in(json: &[u8], member: &str) -> Option<String> {
+    let json: Value = serde_json::from_slice(json).ok()?;
+    json[member].as_str().map(str::to_owned)
 }

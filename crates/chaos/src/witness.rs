@@ -48,6 +48,12 @@ pub(crate) fn count(scene: &Scene, history: &History, snapshot: &Snapshot) -> Re
     seen.see("payments made again after their retention", made_again(snapshot), 1);
     seen.see("keys purged", log.purged(), 1);
     see_shops(&mut seen, scene, &log);
+    seen.see("events that reserved stock", snapshot.reserved.len() as u64, 1);
+    seen.see(
+        "deliveries taken over from the dead",
+        snapshot.taken_over,
+        scene.amounts.kills.min(1),
+    );
     if scene.database == Database::Postgres {
         see_wires(&mut seen, scene, &log);
     }

@@ -219,13 +219,13 @@ async fn change_all<Db: Database>(
         narrow(list, &options.filter)
     };
     let count = list().count_for(verb).await?;
-    if count.at_least == 0 {
+    if count.number == 0 {
         check_names(sf, &options.filter).await?;
     }
-    if options.dry_run || count.at_least == 0 {
+    if options.dry_run || count.number == 0 {
         let counted = Counted {
-            deliveries: count.at_least,
-            exact: count.is_exact,
+            deliveries: count.number,
+            exact: !count.is_capped,
             verb: verb.as_str(),
             changed: false,
         };

@@ -17,11 +17,12 @@ const FILE: &str = "steadfast.toml";
 
 const DATABASE_URL: &str = "database-url";
 const SCHEMA: &str = "schema";
+const MESSAGE_RETENTION: &str = "message-retention";
 const COLOR: &str = "color";
 const OPERATOR: &str = "operator";
 
 /// The names of the settings, in the file and in `steadfast config`.
-const NAMES: [&str; 4] = [DATABASE_URL, SCHEMA, COLOR, OPERATOR];
+const NAMES: [&str; 5] = [DATABASE_URL, SCHEMA, MESSAGE_RETENTION, COLOR, OPERATOR];
 
 /// All settings of a call.
 pub(crate) struct Config {
@@ -67,6 +68,7 @@ impl Config {
             let (flag, variable) = match name {
                 DATABASE_URL => (flags.database_url.as_deref(), "DATABASE_URL"),
                 SCHEMA => (flags.schema.as_deref(), "STEADFAST_SCHEMA"),
+                MESSAGE_RETENTION => (flags.message_retention.as_deref(), "STEADFAST_MESSAGE_RETENTION"),
                 COLOR => (flags.color.as_deref(), "STEADFAST_COLOR"),
                 _ => (operator, "STEADFAST_OPERATOR"),
             };
@@ -117,6 +119,11 @@ impl Config {
 
     pub(crate) fn schema(&self) -> &str {
         self.value(SCHEMA).unwrap_or("steadfast")
+    }
+
+    /// How long services keep messages. It is theirs to say: nobody else knows.
+    pub(crate) fn message_retention(&self) -> &str {
+        self.value(MESSAGE_RETENTION).unwrap_or("7d")
     }
 
     pub(crate) fn operator(&self) -> Result<&str> {
@@ -179,6 +186,7 @@ fn resolve(
     }
     let default = match name {
         SCHEMA => Some("steadfast".to_owned()),
+        MESSAGE_RETENTION => Some("7d".to_owned()),
         COLOR => Some("auto".to_owned()),
         OPERATOR => variable_of("USER").or_else(|| variable_of("LOGNAME")),
         _ => None,
@@ -266,7 +274,7 @@ mod tests {
         assert_eq!(suggestion("shcema"), "did you mean schema?");
         assert_eq!(
             suggestion("zzz"),
-            "the settings are database-url, schema, color, operator"
+            "the settings are database-url, schema, message-retention, color, operator"
         );
     }
 }

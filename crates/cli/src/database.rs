@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Postgres, Sqlite};
-use steadfast::{Builder, Steadfast};
+use steadfast::{Builder, Database, Steadfast};
 
 use crate::Context;
 use crate::error::{CliError, Exit, Result};
@@ -65,7 +65,7 @@ pub(crate) fn open_sqlite(context: &Context, access: Access) -> Result<Builder<S
     let pool = SqlitePoolOptions::new()
         .acquire_timeout(PATIENCE)
         .connect_lazy_with(options);
-    Ok(Steadfast::builder(pool).schema(context.config.schema())?)
+    with_settings(context, Steadfast::builder(pool))
 }
 
 fn names_no_file(url: &str) -> bool {
@@ -104,5 +104,14 @@ fn check_file(file: &Path, access: Access) -> Result<()> {
 /// Connects to a server. What may be done there is the role's business.
 pub(crate) async fn open_postgres(context: &Context) -> Result<Builder<Postgres>> {
     let builder = Steadfast::connect(context.config.database_url()?).await?;
+    with_settings(context, builder)
+}
+
+fn with_settings<Db: Database>(context: &Context, builder: Builder<Db>) -> Result<Builder<Db>> {
+    let retention = context.config.message_retention();
+    let builder = builder.message_retention(retention).map_err(|error| {
+        let what = format!("{retention:?} is not a setting of message-retention");
+        CliError::new(Exit::Usage, what, "write a duration from 1m to 36500d").because(&error.what())
+    })?;
     Ok(builder.schema(context.config.schema())?)
 }

@@ -21,6 +21,7 @@ mod change;
 mod targets;
 mod operations;
 mod why;
+mod status;
 mod purge;
 mod audit;
 mod doctor;
@@ -109,6 +110,7 @@ async fn run(cli: Cli) -> Result<Exit> {
         Verb::Targets { verb } => targets::run(&context, &verb).await,
         Verb::Operations { verb } => operations::run(&context, &verb).await,
         Verb::Why { id } => why::run(&context, &id).await,
+        Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,
         Verb::Audit(options) => audit::run(&context, options).await,
         Verb::Doctor => doctor::run(&context).await,

@@ -48,6 +48,9 @@ pub(crate) struct GlobalOptions {
     /// When to colour the output [env: STEADFAST_COLOR, NO_COLOR] [default: auto]
     #[arg(long, global = true, value_name = "WHEN", value_parser = ["auto", "always", "never"])]
     pub(crate) color: Option<String>,
+    /// How long services keep messages [env: STEADFAST_MESSAGE_RETENTION] [default: 7d]
+    #[arg(long, global = true, value_name = "DURATION")]
+    pub(crate) message_retention: Option<String>,
     /// Do not ask before something is forgotten or changed for many
     #[arg(long, global = true)]
     pub(crate) yes: bool,
@@ -96,7 +99,13 @@ pub(crate) enum Verb {
         /// The id of the message, or as much of its beginning as no other has
         id: String,
     },
-    /// Delete expired keys now; services do it by themselves every hour
+    /// Show what waits in the outbox, for how long, how large it is, and what comes of it
+    Status {
+        /// Draw it anew every 2 seconds, on a terminal
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Delete expired keys and finished messages now; services do it by themselves every hour
     Purge {
         /// Only count them
         #[arg(long)]

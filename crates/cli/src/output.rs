@@ -129,7 +129,8 @@ pub(crate) fn relative(at: SystemTime, now: SystemTime) -> String {
     }
 }
 
-fn rounded(duration: Duration) -> String {
+/// A time as people say it: `3 min`.
+pub(crate) fn rounded(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -137,6 +138,21 @@ fn rounded(duration: Duration) -> String {
         3_600..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} d", seconds / 86_400),
     }
+}
+
+/// A size as people say it: `1.5 MB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if bytes < 1_000 {
+        return format!("{bytes} B");
+    }
+    let mut size = bytes as f64 / 1_000.0;
+    let mut unit = 0;
+    while size >= 999.95 && unit + 1 < UNITS.len() {
+        size /= 1_000.0;
+        unit += 1;
+    }
+    format!("{size:.1} {}", UNITS[unit])
 }
 
 #[cfg(test)]
@@ -147,6 +163,14 @@ mod tests {
     fn what_would_move_the_cursor_is_spelled_out() {
         assert_eq!(escape("plain, ä and 茶"), "plain, ä and 茶");
         assert_eq!(escape("a\x1b[2Jb\n\r\u{202e}"), "a\\u{1b}[2Jb\\n\\r\\u{202e}");
+    }
+
+    #[test]
+    fn sizes_are_rounded_for_reading() {
+        assert_eq!(
+            [0, 999, 1_000, 1_540_000, 999_960_000, 2_000_000_000_000_000].map(bytes),
+            ["0 B", "999 B", "1.0 kB", "1.5 MB", "1.0 GB", "2000.0 TB"]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `steadfast purge`: deletes what has expired, or counts it.
 
 use serde::Serialize;
-use steadfast::{Purged, Walked};
+use steadfast::{Expired, Purged, Walked};
 use steadfast_terminal::Bar;
 
 use crate::Context;
@@ -11,26 +11,32 @@ use crate::error::{CliError, Exit, Result};
 #[derive(Serialize)]
 struct Shown {
     expired_keys: u64,
+    finished_messages: u64,
+    finished_deliveries: u64,
     deleted: bool,
 }
 
 pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
     let bar = Bar::default();
     let watch = |walked: Walked| {
-        let words = format!("{:3.0} %  {} expired keys", walked.part * 100.0, walked.keys);
+        let Expired { keys, messages, .. } = walked.expired;
+        let words = format!(
+            "{:3.0} %  {keys} expired keys, {messages} finished messages",
+            walked.part * 100.0
+        );
         bar.show(walked.part, &words);
     };
     let access = if is_dry { Access::Read } else { Access::Write };
     let purged = on_database!(context, access, builder => {
         let sf = builder?.build().await?;
         if is_dry {
-            sf.count_expired(watch).await.map(Purged::Keys)
+            sf.count_expired(watch).await.map(Purged::Done)
         } else {
             sf.purge_watched(watch).await
         }
     });
     bar.clear();
-    let Purged::Keys(expired_keys) = purged? else {
+    let Purged::Done(expired) = purged? else {
         return Err(CliError::new(
             Exit::Conflict,
             "another process is purging",
@@ -38,11 +44,18 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         ));
     };
     let shown = Shown {
-        expired_keys,
+        expired_keys: expired.keys,
+        finished_messages: expired.messages,
+        finished_deliveries: expired.deliveries,
         deleted: !is_dry,
     };
     let done = if is_dry { "not deleted" } else { "deleted" };
-    let line = ("expired keys", format!("{expired_keys}, {done}"));
-    context.output.record(&shown, &[line])?;
+    let line = |name, count: u64| (name, format!("{count}, {done}"));
+    let lines = [
+        line("expired keys", expired.keys),
+        line("finished messages", expired.messages),
+        line("finished deliveries", expired.deliveries),
+    ];
+    context.output.record(&shown, &lines)?;
     Ok(Exit::Ok)
 }

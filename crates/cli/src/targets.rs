@@ -47,9 +47,9 @@ impl Shown {
             paused_at: paused.map(|paused| steadfast::rfc3339(paused.at)),
             paused_by: paused.map(|paused| paused.by.clone()),
             paused_reason: paused.map(|paused| paused.reason.clone()),
-            waiting: target.waiting.at_least,
-            dead: target.dead.at_least,
-            exact: target.waiting.is_exact && target.dead.is_exact,
+            waiting: target.waiting.number,
+            dead: target.dead.number,
+            exact: !(target.waiting.is_capped || target.dead.is_capped),
             cells: [seen, target.waiting.to_string(), target.dead.to_string()],
         }
     }

@@ -7,13 +7,16 @@ use tokio::net::TcpListener;
 use crate::StartError;
 
 const DEFAULT_HOST: &str = "127.0.0.1";
-const DEFAULT_PORT: u16 = 7878;
+
+/// Where the search for a free port begins: a worker that is started first does not take the shop's.
+pub(crate) const SHOP_PORT: u16 = 7878;
+pub(crate) const WORKER_PORT: u16 = SHOP_PORT + PORTS_MAX;
 
 /// How many ports are tried when nobody asked for one: enough for a few shops side by side, few enough to fail soon.
 const PORTS_MAX: u16 = 20;
 
-/// Binds the address that was asked for, and no other; without one, the first free port from the default on.
-pub(crate) async fn bind(address: Option<&str>) -> Result<TcpListener, StartError> {
+/// Binds the address that was asked for, and no other; without one, the first free port from this one on.
+pub(crate) async fn bind(address: Option<&str>, first: u16) -> Result<TcpListener, StartError> {
     match address {
         Some(address) => TcpListener::bind(address).await.map_err(|error| {
             let advice = match error.kind() {
@@ -22,7 +25,7 @@ pub(crate) async fn bind(address: Option<&str>) -> Result<TcpListener, StartErro
             };
             format!("the shop cannot listen on {address}: {error}; {advice}").into()
         }),
-        None => bind_next_free(DEFAULT_PORT).await,
+        None => bind_next_free(first).await,
     }
 }
 
@@ -46,7 +49,7 @@ mod tests {
 
     /// A port that is taken as long as the listener lives.
     async fn taken() -> (TcpListener, u16) {
-        let listener = bind(Some("127.0.0.1:0")).await.expect("a free port");
+        let listener = bind(Some("127.0.0.1:0"), 0).await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         (listener, port)
     }
@@ -63,7 +66,7 @@ mod tests {
     async fn an_address_that_was_asked_for_is_never_replaced() {
         let (_taken, port) = taken().await;
         let address = format!("127.0.0.1:{port}");
-        let error = bind(Some(&address)).await.expect_err("taken").to_string();
+        let error = bind(Some(&address), 0).await.expect_err("taken").to_string();
         assert!(
             error.contains(&address) && error.contains("choose another port"),
             "{error}"
@@ -72,7 +75,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_is_none_is_refused_with_an_example() {
-        let error = bind(Some("nonsense")).await.expect_err("no address").to_string();
+        let error = bind(Some("nonsense"), 0).await.expect_err("no address").to_string();
         assert!(error.contains("HOST:PORT"), "{error}");
     }
 }

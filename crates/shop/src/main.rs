@@ -1,7 +1,9 @@
 //! The demo shop: orders and payments that happen once, however often they are asked for.
 //!
 //! The way of a request: `auth` says who asks, `lab` may prepare an accident, Steadfast claims the key and reads the body,
-//! and a command of `orders` or `payments` writes the row. `order` and `payment` hold what is sold and the rules of it.
+//! and a command of `orders` or `payments` writes the row and publishes what has happened. `order` and `payment` hold what is
+//! sold and the rules of it. After the commit some process, this one or a worker, delivers the `events` to those who react:
+//! `stock` and `mail`.
 //!
 //! The services are written once for both databases, by `#[steadfast::service]`. What opens the shop on one of them has no
 //! macro: the files in `open` are compiled twice, below `sqlite` and below `postgres`, which say what `Db` is.
@@ -19,8 +21,12 @@ mod order;
 mod orders;
 mod payment;
 mod payments;
+mod events;
+mod stock;
+mod mail;
 mod problem;
 mod quotes;
+mod outside_url;
 mod retention;
 mod page;
 mod outside;
@@ -32,6 +38,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use lab::DeliveryFault;
 use outside::OutsideOptions;
 use retention::Retention;
 
@@ -54,6 +61,8 @@ struct Cli {
 enum Command {
     /// Opens the shop and serves until Ctrl-C or SIGTERM
     Serve(ServeOptions),
+    /// Runs beside shops on the same database: reserves stock and sends mail for whatever they published, and sells nothing
+    Worker(ProcessOptions),
     /// Runs the outside world to practise on: mail, payments, shipping and webhooks that can be told to fail
     Outside(OutsideOptions),
 }
@@ -61,19 +70,33 @@ enum Command {
 /// How the shop is opened.
 #[derive(Args)]
 pub(crate) struct ServeOptions {
-    /// Address to listen on [default: 127.0.0.1:7878, or the next free port]
+    #[command(flatten)]
+    process: ProcessOptions,
+    /// How long answers are kept and replayed, of one operation (payments.make=1s) or of all [default: 24h]
+    #[arg(long, value_name = "[OPERATION=]DURATION", value_parser = Retention::read)]
+    retention: Vec<Retention>,
+    /// Publish only, and leave the reactions to other processes: shop worker
+    #[arg(long)]
+    no_dispatch: bool,
+}
+
+/// What a process needs to know, whether it serves or only works.
+#[derive(Args)]
+pub(crate) struct ProcessOptions {
+    /// Address to listen on [default: the first free port of 127.0.0.1, from 7878 on, of a worker from 7898 on]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Database: sqlite://FILE or postgres://USER@HOST/NAME; several processes may share one
     #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true, default_value = sqlite::DEFAULT_URL)]
     database_url: String,
-    /// Turn the shop into a fault lab: requests may hold, fail, panic or kill the process (see GET /lab)
+    /// Turn the process into a fault lab: requests and deliveries may hold, fail, panic or kill it (see GET /lab)
     #[arg(long)]
     lab: bool,
-    /// How long answers are kept and replayed, of one operation (payments.make=1s) or of all [default: 24h]
-    #[arg(long, value_name = "[OPERATION=]DURATION", value_parser = Retention::read)]
-    retention: Vec<Retention>,
-    /// Where the outside world is, as `shop outside` prints it: orders are shown with a shipping quote from there
+    /// An accident for deliveries, in the lab only: stock.reserve:kill=after_handler@1 (see GET /lab)
+    #[arg(long, value_name = "FAULT", requires = "lab", value_parser = DeliveryFault::read)]
+    fault: Vec<DeliveryFault>,
+    /// Where the outside world is, as `shop outside` prints it: orders are shown with a shipping quote from there, and mail is
+    /// sent through it
     #[arg(long, value_name = "URL")]
     outside: Option<String>,
     /// How often expired keys are purged, roughly [default: 1h]
@@ -94,6 +117,7 @@ async fn main() -> ExitCode {
     let ended = match cli.command {
         Some(Command::Outside(options)) => outside::serve(&options).await,
         Some(Command::Serve(options)) => serve(&options).await,
+        Some(Command::Worker(options)) => work(&options).await,
         None => serve(&cli.serve).await,
     };
     match ended {
@@ -109,22 +133,42 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The URL decides on which database the shop opens.
 async fn serve(options: &ServeOptions) -> Result<(), StartError> {
-    let scheme = options.database_url.split(':').next().unwrap_or_default();
-    match scheme {
-        "sqlite" => {
-            sqlite::make_directory(&options.database_url)?;
-            sqlite::open::serve(options).await
+    match Engine::of(&options.process.database_url)? {
+        Engine::Sqlite => sqlite::open::serve(options).await,
+        Engine::Postgres => postgres::open::serve(options).await,
+    }
+}
+
+async fn work(options: &ProcessOptions) -> Result<(), StartError> {
+    match Engine::of(&options.database_url)? {
+        Engine::Sqlite => sqlite::open::work(options).await,
+        Engine::Postgres => postgres::open::work(options).await,
+    }
+}
+
+enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+impl Engine {
+    /// The URL decides on which database the shop opens.
+    fn of(url: &str) -> Result<Self, StartError> {
+        match url.split(':').next().unwrap_or_default() {
+            "sqlite" => {
+                sqlite::make_directory(url)?;
+                Ok(Self::Sqlite)
+            }
+            "postgres" | "postgresql" => Ok(Self::Postgres),
+            // Only the scheme is repeated: what follows it may hold a password.
+            other => Err(format!(
+                "the database URL begins with {other:?}; the shop runs on sqlite: and postgres: URLs, for example \
+                 --database-url {} or --database-url postgres://postgres@127.0.0.1/postgres",
+                sqlite::DEFAULT_URL
+            )
+            .into()),
         }
-        "postgres" | "postgresql" => postgres::open::serve(options).await,
-        // Only the scheme is repeated: what follows it may hold a password.
-        other => Err(format!(
-            "the database URL begins with {other:?}; the shop runs on sqlite: and postgres: URLs, for example \
-             --database-url {} or --database-url postgres://postgres@127.0.0.1/postgres",
-            sqlite::DEFAULT_URL
-        )
-        .into()),
     }
 }
 
@@ -138,18 +182,27 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    #[tokio::test]
-    async fn a_url_of_another_database_is_refused_without_its_password() {
-        let options = ServeOptions {
-            listen: None,
-            database_url: "mysql://root:secret@localhost/shop".into(),
-            lab: false,
-            retention: Vec::new(),
-            outside: None,
-            purge_every: None,
-        };
-        let error = serve(&options).await.expect_err("MySQL is not ours").to_string();
+    #[test]
+    fn a_url_of_another_database_is_refused_without_its_password() {
+        let refused = Engine::of("mysql://root:secret@localhost/shop").err();
+        let error = refused.expect("MySQL is not ours").to_string();
         assert!(error.contains("\"mysql\"") && error.contains("sqlite:"), "{error}");
         assert!(!error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn accidents_for_deliveries_are_taken_in_the_lab_only() {
+        let read = |arguments: &[&str]| {
+            Cli::try_parse_from(arguments)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        for command in ["serve", "worker"] {
+            assert_eq!(read(&["shop", command, "--lab", "--fault", "panic@1"]), Ok(()));
+            let refused = read(&["shop", command, "--fault", "panic"]).expect_err("no lab");
+            assert!(refused.contains("--lab"), "{refused}");
+            let unknown = read(&["shop", command, "--lab", "--fault", "explode"]).expect_err("no fault");
+            assert!(unknown.contains("hold=500ms"), "{unknown}");
+        }
     }
 }

@@ -38,19 +38,22 @@ pub(crate) struct Order {
     pub(crate) sku: String,
     pub(crate) quantity: i64,
     pub(crate) created_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cancelled_at: Option<String>,
 }
 
 /// The columns of an order, in the order of its fields.
-pub(crate) type OrderRow = (String, String, String, i64, String);
+pub(crate) type OrderRow = (String, String, String, i64, String, Option<String>);
 
 impl From<OrderRow> for Order {
-    fn from((id, owner, sku, quantity, created_at): OrderRow) -> Self {
+    fn from((id, owner, sku, quantity, created_at, cancelled_at): OrderRow) -> Self {
         Self {
             id,
             owner,
             sku,
             quantity,
             created_at,
+            cancelled_at,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Orders: place one, list them, look at one.
+//! Orders: place one, cancel it, list them, look at one.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use sqlx::Pool;
 use steadfast::{Failure, FailureClass, Owner, Tx, rfc3339};
 use uuid::Uuid;
 
+use crate::events::{OrderCancelled, OrderPlaced, email_of};
 use crate::lab;
 use crate::order::{NewOrder, Order, OrderRow};
 use crate::quotes::{Quote, Quotes};
@@ -16,13 +17,14 @@ pub(crate) const LIST_LENGTH_MAX: i64 = 100;
 
 pub(crate) struct Orders {
     pub(crate) retention: Duration,
+    pub(crate) cancel_retention: Duration,
     /// Without an outside world there are none.
     pub(crate) quotes: Option<Quotes>,
 }
 
 #[steadfast::service(db = [Sqlite, Postgres])]
 impl Orders {
-    /// Places an order. The row, the key and the answer are one COMMIT.
+    /// Places an order. The row, the key, the answer and what is told of it are one COMMIT.
     #[command(
         "orders.place",
         route = "POST /orders",
@@ -38,6 +40,7 @@ impl Orders {
             sku: new.sku,
             quantity: new.quantity,
             created_at: rfc3339(tx.now().await?),
+            cancelled_at: None,
         };
         let insert = "
             INSERT INTO orders (id, tenant, owner, sku, quantity, created_at)
@@ -51,6 +54,64 @@ impl Orders {
             .bind(&order.created_at)
             .execute(tx.db())
             .await?;
+        tx.publish(&OrderPlaced {
+            order_id: order.id.clone(),
+            sku: order.sku.clone(),
+            quantity: order.quantity,
+            email: email_of(owner),
+        })?;
+        lab::after_write().await?;
+        Ok(order)
+    }
+
+    /// Cancels an order that nobody has paid for. One that is paid, or cancelled already, is refused with 422: a client that
+    /// lost the answer asks with the same key and gets it, and another wish to cancel comes too late.
+    #[command("orders.cancel", route = "POST /orders/{id}/cancel", retention = self.cancel_retention)]
+    pub(crate) async fn cancel(&self, tx: &mut Tx<Db>, owner: &Owner, id: Uuid) -> Result<Order, Failure> {
+        let id = id.to_string();
+        // It changes nothing, and lets nobody pay for the order until we are done; what others did before is seen by the next
+        // statement, not by this one.
+        let hold = "
+            UPDATE orders SET owner = owner
+            WHERE id = $1 AND tenant = $2 AND owner = $3
+            RETURNING id, owner, sku, quantity, created_at, CAST(NULL AS TEXT)";
+        let row: Option<OrderRow> = sqlx::query_as(hold)
+            .bind(&id)
+            .bind(owner.tenant())
+            .bind(owner.user())
+            .fetch_optional(tx.db())
+            .await?;
+        let mut order = row.map(Order::from).ok_or_else(|| unknown(&id))?;
+        let select = "
+            SELECT (SELECT cancelled_at FROM cancellations WHERE order_id = $1),
+                   EXISTS (SELECT 1 FROM payments WHERE order_id = $1)";
+        match sqlx::query_as(select).bind(&id).fetch_one(tx.db()).await? {
+            (None::<String>, false) => {}
+            (Some(at), _) => {
+                return Err(refused(
+                    "already_cancelled",
+                    format!("the order {id} was cancelled at {at}"),
+                ));
+            }
+            (None, true) => {
+                return Err(refused(
+                    "already_paid",
+                    format!("the order {id} is paid; it can no longer be cancelled"),
+                ));
+            }
+        }
+        let cancelled_at = rfc3339(tx.now().await?);
+        sqlx::query("INSERT INTO cancellations (order_id, cancelled_at) VALUES ($1, $2)")
+            .bind(&id)
+            .bind(&cancelled_at)
+            .execute(tx.db())
+            .await?;
+        tx.publish(&OrderCancelled {
+            order_id: id,
+            sku: order.sku.clone(),
+            quantity: order.quantity,
+        })?;
+        order.cancelled_at = Some(cancelled_at);
         lab::after_write().await?;
         Ok(order)
     }
@@ -59,8 +120,9 @@ impl Orders {
     #[query("orders.list", route = "GET /orders")]
     pub(crate) async fn list(&self, db: &Pool<Db>, owner: &Owner) -> Result<OrderList, Failure> {
         let select = "
-            SELECT id, owner, sku, quantity, created_at
+            SELECT id, owner, sku, quantity, created_at, cancelled_at
             FROM orders
+            LEFT JOIN cancellations ON order_id = id
             WHERE tenant = $1 AND owner = $2
             ORDER BY created_at DESC, id DESC
             LIMIT $3";
@@ -79,8 +141,9 @@ impl Orders {
     #[query("orders.show", route = "GET /orders/{id}")]
     pub(crate) async fn show(&self, db: &Pool<Db>, owner: &Owner, id: Uuid) -> Result<ShownOrder, Failure> {
         let select = "
-            SELECT id, owner, sku, quantity, created_at
+            SELECT id, owner, sku, quantity, created_at, cancelled_at
             FROM orders
+            LEFT JOIN cancellations ON order_id = id
             WHERE id = $1 AND tenant = $2 AND owner = $3";
         let row: Option<OrderRow> = sqlx::query_as(select)
             .bind(id.to_string())
@@ -88,15 +151,21 @@ impl Orders {
             .bind(owner.user())
             .fetch_optional(db)
             .await?;
-        let order = row.map(Order::from).ok_or_else(|| {
-            Failure::definitive(FailureClass::NotFound, "not_found", format!("you have no order {id}"))
-        })?;
+        let order = row.map(Order::from).ok_or_else(|| unknown(&id.to_string()))?;
         let shipping = match &self.quotes {
             Some(quotes) => quotes.quote(&order).await,
             None => None,
         };
         Ok(ShownOrder { order, shipping })
     }
+}
+
+fn unknown(id: &str) -> Failure {
+    Failure::definitive(FailureClass::NotFound, "not_found", format!("you have no order {id}"))
+}
+
+fn refused(code: &'static str, detail: String) -> Failure {
+    Failure::definitive(FailureClass::BusinessRule, code, detail)
 }
 
 /// The answer to `GET /orders/{id}`.

@@ -7,6 +7,7 @@ use sqlx::Pool;
 use steadfast::{Failure, FailureClass, Owner, Tx, rfc3339};
 use uuid::Uuid;
 
+use crate::events::{PaymentCaptured, email_of};
 use crate::lab;
 use crate::orders::LIST_LENGTH_MAX;
 use crate::payment::{NewPayment, Payment, PaymentRow};
@@ -17,7 +18,7 @@ pub(crate) struct Payments {
 
 #[steadfast::service(db = [Sqlite, Postgres])]
 impl Payments {
-    /// Makes a payment. The row, the key and the answer are one COMMIT.
+    /// Makes a payment. The row, the key, the answer and what is told of it are one COMMIT.
     #[command(
         "payments.make",
         route = "POST /payments",
@@ -54,25 +55,41 @@ impl Payments {
             .bind(&payment.created_at)
             .execute(tx.db())
             .await?;
+        tx.publish(&PaymentCaptured {
+            payment_id: payment.id.clone(),
+            order_id: payment.order_id.clone(),
+            amount: payment.amount,
+            currency: payment.currency.clone(),
+            email: email_of(owner),
+        })?;
         lab::after_write().await?;
         Ok(payment)
     }
 
-    /// Fails unless the order is the payer's own. Read in the command's transaction, as everything it depends on.
+    /// Fails unless the order is the payer's own and still wanted. An UPDATE that changes nothing holds it until the end, on
+    /// both databases: nobody cancels it meanwhile, and who has done so before is seen by the next statement.
     async fn find_order(&self, tx: &mut Tx<Db>, owner: &Owner, id: &str) -> Result<(), Failure> {
-        let select = "SELECT id FROM orders WHERE id = $1 AND tenant = $2 AND owner = $3";
-        let found: Option<String> = sqlx::query_scalar(select)
+        let held = sqlx::query("UPDATE orders SET owner = owner WHERE id = $1 AND tenant = $2 AND owner = $3")
             .bind(id)
             .bind(owner.tenant())
             .bind(owner.user())
-            .fetch_optional(tx.db())
+            .execute(tx.db())
             .await?;
-        match found {
-            Some(_) => Ok(()),
-            None => Err(Failure::definitive(
+        if held.rows_affected() == 0 {
+            return Err(Failure::definitive(
                 FailureClass::NotFound,
                 "order_not_found",
                 format!("you have no order {id} to pay for"),
+            ));
+        }
+        let select = "SELECT cancelled_at FROM cancellations WHERE order_id = $1";
+        let cancelled_at: Option<String> = sqlx::query_scalar(select).bind(id).fetch_optional(tx.db()).await?;
+        match cancelled_at {
+            None => Ok(()),
+            Some(at) => Err(Failure::definitive(
+                FailureClass::BusinessRule,
+                "order_cancelled",
+                format!("the order {id} was cancelled at {at}; it cannot be paid for"),
             )),
         }
     }

@@ -12,7 +12,8 @@ pub(crate) type Db = sqlx::Postgres;
 
 /// Counts those of the shop's tables that are there.
 const COUNT_TABLES: &str = "
-    SELECT count(*) FROM (VALUES ('orders'), ('payments'), ('lab_clock')) AS shop (name)
+    SELECT count(*)
+    FROM (VALUES ('orders'), ('payments'), ('cancellations'), ('stock'), ('reservations'), ('lab_clock')) AS shop (name)
     WHERE to_regclass(name) IS NOT NULL";
 
 /// Makes this transaction the only one that creates tables. Two CREATE TABLE IF NOT EXISTS at once may both find nothing,
@@ -27,5 +28,6 @@ fn whereabouts(options: &PgConnectOptions) -> Whereabouts {
         place: format!("the PostgreSQL database {database} on {host}:{port}"),
         client: format!("psql -h {host} -p {port} -U {user} -d {database} -c"),
         records: "steadfast.idempotency_records",
+        messages: "steadfast.outbox_messages",
     }
 }

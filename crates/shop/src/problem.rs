@@ -45,7 +45,13 @@ impl IntoResponse for Problem {
 
 /// For paths the shop does not have.
 pub(crate) async fn no_such_path() -> Problem {
-    let detail = "there is nothing at this path; the shop has /, /orders and /payments";
+    let detail = "there is nothing at this path; the shop has /, /orders, /payments and /stock";
+    Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+}
+
+/// For paths of a worker that are the shop's.
+pub(crate) async fn not_in_a_worker() -> Problem {
+    let detail = "this is a worker, which sells nothing; it has /livez, /readyz and /metrics, and /lab with --lab";
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 

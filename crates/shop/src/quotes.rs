@@ -10,6 +10,7 @@ use steadfast::{Failure, FailureExt, RetryPolicy, retry};
 
 use crate::StartError;
 use crate::order::Order;
+use crate::outside_url::outside_url;
 
 /// One more attempt, and no attempt for somebody who has waited half a second: people look at orders, and do not wait for quotes.
 const POLICY: RetryPolicy = retry!(retries = 1, backoff = constant("50ms"), max_age = "500ms");
@@ -42,8 +43,7 @@ impl Quotes {
 
     pub(crate) fn new(outside: &str, breaker: Breaker) -> Result<Self, StartError> {
         let client = Client::builder().timeout(TIME_LIMIT).build()?;
-        let url = quote_url(outside)
-            .ok_or_else(|| format!("{outside:?} is not where the outside world can be; write http://HOST:PORT"))?;
+        let url = outside_url(outside, &["shipping", "quote"])?;
         Ok(Self { client, url, breaker })
     }
 
@@ -79,19 +79,6 @@ impl Quotes {
     }
 }
 
-/// Where quotes are, if this is where the outside world can be: a plain address, since the client speaks no TLS.
-fn quote_url(outside: &str) -> Option<Url> {
-    let mut url = Url::parse(outside).ok()?;
-    if url.scheme() != "http" || url.query().is_some() || url.fragment().is_some() {
-        return None;
-    }
-    url.path_segments_mut()
-        .ok()?
-        .pop_if_empty()
-        .extend(["shipping", "quote"]);
-    Some(url)
-}
-
 /// Nobody waits for an open breaker here, not even if it is open for the blink of an eye only: the order is shown without a quote.
 fn unless_open(error: CallError) -> Failure {
     match error {
@@ -125,36 +112,13 @@ mod tests {
             sku: "tea".into(),
             quantity: 2,
             created_at: "2026-11-16T08:00:00.000Z".into(),
+            cancelled_at: None,
         }
     }
 
     fn quotes(outside: &str, breaker: BreakerOptions) -> Quotes {
         let breaker = breaker.build().expect("good settings");
         Quotes::new(outside, breaker).expect("a good address")
-    }
-
-    #[test]
-    fn only_a_plain_address_is_where_the_outside_world_can_be() {
-        for good in ["http://127.0.0.1:7979", "http://127.0.0.1:7979/", "http://[::1]:7979"] {
-            let url = quote_url(good).expect(good);
-            assert!(url.as_str().ends_with(":7979/shipping/quote"), "{url}");
-        }
-        let under_a_path = quote_url("http://proxy/outside/").expect("a path");
-        assert_eq!(under_a_path.as_str(), "http://proxy/outside/shipping/quote");
-        for bad in [
-            "",
-            "nonsense",
-            "127.0.0.1:7979",
-            "http://",
-            "http://127.0.0.1:99999",
-            "https://127.0.0.1:7979",
-            "ftp://127.0.0.1:7979",
-            "file:///etc/passwd",
-            "http://127.0.0.1:7979?a=1",
-            "http://127.0.0.1:7979#a",
-        ] {
-            assert!(quote_url(bad).is_none(), "{bad}");
-        }
     }
 
     #[tokio::test]

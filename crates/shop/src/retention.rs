@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast::parse_duration;
 
-const OPERATIONS: [&str; 2] = ["orders.place", "payments.make"];
+const OPERATIONS: [&str; 3] = ["orders.place", "orders.cancel", "payments.make"];
 
 /// What holds when nobody says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -37,7 +37,7 @@ impl Retention {
 
 fn find(operation: &str) -> Result<&'static str, String> {
     let known = OPERATIONS.into_iter().find(|known| *known == operation);
-    known.ok_or_else(|| format!("{operation:?} is no operation; they are {}", OPERATIONS.join(" and ")))
+    known.ok_or_else(|| format!("{operation:?} is no operation; they are {}", OPERATIONS.join(", ")))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) const DEFAULT_URL: &str = "sqlite://.steadfast/shop.db";
 /// Counts those of the shop's tables that are there.
 const COUNT_TABLES: &str = "
     SELECT count(*) FROM sqlite_schema
-    WHERE type = 'table' AND name IN ('orders', 'payments', 'lab_clock')";
+    WHERE type = 'table' AND name IN ('orders', 'payments', 'cancellations', 'stock', 'reservations', 'lab_clock')";
 
 /// Makes this transaction the only one that creates tables: on SQLite every writer is alone already.
 const BE_ALONE: &str = "SELECT 1";
@@ -47,5 +47,6 @@ fn whereabouts(options: &SqliteConnectOptions) -> Whereabouts {
         place: format!("the SQLite file {file}"),
         client: format!("sqlite3 -box {file}"),
         records: "steadfast_idempotency_records",
+        messages: "steadfast_outbox_messages",
     }
 }

@@ -47,6 +47,8 @@ pub struct Caller<'c, Db: Database> {
     steadfast: &'c Steadfast<Db>,
     conn: &'c mut Db::Connection,
     is_assumed: bool,
+    correlation_id: Option<&'c str>,
+    traceparent: Option<&'c str>,
 }
 
 impl<'c, Db: Database> Caller<'c, Db> {
@@ -55,12 +57,26 @@ impl<'c, Db: Database> Caller<'c, Db> {
             steadfast,
             conn,
             is_assumed: false,
+            correlation_id: None,
+            traceparent: None,
         }
     }
 
     /// Trusts you that the connection is in a transaction: for one opened by a raw `BEGIN`, which sqlx does not see.
     pub fn assume_transaction(mut self) -> Self {
         self.is_assumed = true;
+        self
+    }
+
+    /// What the event that is published here is all about: see [`Tx::set_correlation_id`](crate::Tx::set_correlation_id).
+    pub fn correlation_id(mut self, id: &'c str) -> Self {
+        self.correlation_id = Some(id);
+        self
+    }
+
+    /// The trace that it is part of: see [`Tx::set_traceparent`](crate::Tx::set_traceparent).
+    pub fn traceparent(mut self, traceparent: &'c str) -> Self {
+        self.traceparent = Some(traceparent);
         self
     }
 
@@ -108,12 +124,20 @@ impl<'c, Db: Database> Caller<'c, Db> {
             return Err(Error::new(
                 Code::EventInvalid,
                 format!(
-                    "the event {} lives in this process only, and nobody would tell of your commit; publish it by tx.publish, or                      remove `in_process`",
+                    "the event {} lives in this process only, and nobody would tell of your commit; publish it by tx.publish, or \
+                     remove `in_process`",
                     E::TYPE
                 ),
             ));
         }
-        let message = NewMessage::of(event, &Origin::default())?;
+        let mut origin = Origin::of(self.steadfast.source().clone());
+        if let Some(id) = self.correlation_id {
+            origin.set_correlation_id(id)?;
+        }
+        if let Some(traceparent) = self.traceparent {
+            origin.set_traceparent(traceparent)?;
+        }
+        let message = NewMessage::of(event, &origin)?;
         let id = message.id;
         self.steadfast
             .ask("is there a transaction")

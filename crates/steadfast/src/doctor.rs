@@ -4,6 +4,7 @@
 //! Looking changes nothing, and needs no more than the right to connect; what a role may not see is told as such.
 
 use crate::error::Error;
+use crate::outbox;
 use crate::steadfast::Builder;
 use crate::store::{Database, Store};
 
@@ -80,7 +81,7 @@ impl Check {
 }
 
 impl<Db: Database> Builder<Db> {
-    /// Looks at the database, its settings and the rights of its role. It changes nothing.
+    /// Looks at the database, its settings, the rights of its role and how the outbox is doing. It changes nothing.
     ///
     /// ```
     /// use steadfast::{Steadfast, Verdict};
@@ -110,10 +111,17 @@ impl<Db: Database> Builder<Db> {
             ),
             Err(error) => Check::failed("tables", &error),
         };
+        let has_tables = tables.verdict == Verdict::Ok;
         let mut checks = vec![Check::ok("reachable", format!("{} answers", Db::NAME)), tables];
         match store.examine().await {
             Ok(more) => checks.extend(more),
             Err(error) => checks.push(Check::failed("settings", &error)),
+        }
+        if has_tables {
+            match self.stats(&store).await {
+                Ok(stats) => checks.extend(outbox::checks(&stats)),
+                Err(error) => checks.push(Check::failed("outbox", &error)),
+            }
         }
         checks
     }

@@ -95,11 +95,12 @@ pub use outbox::{
     Raised, Reaction,
 };
 pub use outbox::{
-    BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryCount, DeliveryList,
-    DeliveryPage, DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget,
-    LookedMessage, MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
+    BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryList, DeliveryPage,
+    DeliveryPlace, DeliveryState, FailedAttempt, LastFailure, ListedDelivery, ListedTarget, LookedMessage,
+    MessageLookUp, OperationId, Paused, Reason, Why, WhyDelivery, WhyWord,
 };
-pub use purge::{Purged, Walked};
+pub use outbox::{Backlog, Count, Flow, Forecast, KindStats, OutboxStats, TableSize};
+pub use purge::{Expired, Purged, Walked};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};
@@ -229,7 +230,7 @@ pub use steadfast_macros::test;
 ///
 /// A method with `#[on(..)]` reacts to an [`Event`]. `on(&sf)` registers it; who calls the method themselves may do so as before.
 ///
-/// ```no_run
+/// ```
 /// use serde::{Deserialize, Serialize};
 /// use steadfast::sqlx::{self, Sqlite};
 /// use steadfast::{Event, EventCx, Failure, Steadfast, Tx};
@@ -271,7 +272,8 @@ pub use steadfast_macros::test;
 ///     tx.publish(&OrderPlaced { order_id: 1, sku: "tea".into() })?;
 ///     Ok(())
 /// }).await?;
-/// sf.drain().await?; // in a test; a service calls `sf.serve(..)` or `sf.dispatch()`
+/// let attempts = sf.drain().await?; // in a test; a service calls `sf.serve(..)` or `sf.dispatch()`
+/// assert_eq!(attempts, 2);
 /// # Ok(())
 /// # }
 /// ```
@@ -283,10 +285,10 @@ pub use steadfast_macros::test;
 /// |---|---|---|
 /// | `name = "stock.reserve"` | the target: the name that deliveries are stored under | the service's name in snake case, a dot, the method's |
 /// | `retry(..)` | the options of [`retry!`](macro@retry), checked in the same way; or `retry = POLICY` | the default policy |
-/// | `lease = "5m"` | how long a node may be silent before another one takes over | the dispatcher's |
-/// | `concurrency = 8` | how many run at once in this process | the dispatcher's |
+/// | `lease = "5m"` | how long a node may be silent before another one takes over | the dispatcher's, 30 s |
+/// | `concurrency = 8` | how many run at once in this process | 64; with a `Tx`, half of the pool and 32 at the most |
 /// | `on_dead = skip` | whether events of the same ordering key `wait` behind one that was given up, or `skip` it | `wait` |
-/// | `time_limit = "30s"` | how long one attempt may take | no limit |
+/// | `time_limit = "2m"` | how long one attempt may take | 30 s |
 ///
 /// **The name is stored.** Deliveries that wait belong to it. Who renames a method without a `name`, or its service, makes another
 /// target, and what waits for the old one waits until a node has it again: write `name = ".."` with the old name first.

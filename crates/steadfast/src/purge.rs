@@ -1,43 +1,62 @@
-//! Keeping the tables small: expired keys are purged, an owner's keys erased.
+//! Keeping the tables small: expired keys are purged, and messages that nobody waits for any more; an owner's keys erased.
 //!
-//! Expiry itself needs no purge: a key counts as absent from the moment it expires. One process purges at a time,
-//! by a lease, though two of them would do no harm.
+//! Expiry itself needs no purge: a key counts as absent from the moment it expires. A message goes when it is older than its
+//! retention and no row of the queue is left for it: what is pending, leased or dead keeps it, however old it is. Nothing
+//! races with that. A row of the queue comes into being only in the commit of its message, so a message that has none will
+//! never have one again; and whoever works on one holds a row until it is done.
+//!
+//! One process purges at a time, by a lease, though two of them would do no harm.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::audit::AuditEntry;
 use crate::clock::jitter;
 use crate::command::Owner;
 use crate::error::{Error, Result};
 use crate::steadfast::Steadfast;
-use crate::store::{Database, Doomed, Store};
+use crate::store::{Aged, Aging, Database, Doomed, Store};
 use crate::telemetry;
 
-/// The lease of whoever purges, and how long it lasts without being renewed. Renewed with every stretch.
+/// The lease of whoever purges, and how long it lasts without being renewed. A stretch takes far less time than is left when
+/// it is renewed.
 const LEASE: &str = "purge";
 const LEASE_TTL: Duration = Duration::from_secs(60);
+const RENEW_EVERY: Duration = Duration::from_secs(15);
 
 /// What purging came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purged {
-    /// So many expired keys were deleted.
-    Keys(u64),
+    /// This was deleted.
+    Done(Expired),
     /// Another process is purging.
     Elsewhere,
 }
 
-/// How far a walk through the table of keys has come.
+/// How much has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Expired {
+    /// Keys whose retention has passed.
+    pub keys: u64,
+    /// Messages that are older than their retention, and that nobody waits for any more.
+    pub messages: u64,
+    /// Deliveries in the history that ended longer ago than that.
+    pub deliveries: u64,
+}
+
+/// How far a walk through the tables has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Walked {
-    /// The part of the table that is behind it, from 0 to 1.
+    /// The part of the tables that is behind it, from 0 to 1.
     pub part: f64,
-    /// How many keys it has found, and deleted if it was sent to.
-    pub keys: u64,
+    /// What it has found, and deleted if it was sent to.
+    pub expired: Expired,
 }
 
 impl<Db: Database> Steadfast<Db> {
-    /// Deletes expired keys, a short statement at a time, unless another process is at it.
+    /// Deletes what has expired, a short statement at a time, unless another process is at it: keys, messages that nobody
+    /// waits for, and deliveries that ended long ago. Dead letters stay, and their messages with them.
     ///
     /// [`keep_house`](Self::keep_house) does it every hour; call this to have it done now.
     ///
@@ -52,25 +71,36 @@ impl<Db: Database> Steadfast<Db> {
     /// # Errors
     /// As [`purge`](Self::purge).
     pub async fn purge_watched(&self, mut watch: impl FnMut(Walked) + Send) -> Result<Purged> {
-        let mut count = 0;
-        for stretch in self.stretches().await? {
-            let lease = self
-                .ask("take the lease")
-                .take_lease(LEASE, self.id(), LEASE_TTL, self.clock().ahead());
-            if lease.await?.is_none() {
-                return Ok(Purged::Elsewhere);
+        let mut expired = Expired::default();
+        let mut leased_at: Option<Instant> = None;
+        for Stretch { table, places, part } in self.stretches(&Table::ALL).await? {
+            if leased_at.is_none_or(|leased_at| leased_at.elapsed() >= RENEW_EVERY) {
+                leased_at = Some(Instant::now());
+                let lease = self
+                    .ask("take the lease")
+                    .take_lease(LEASE, self.id(), LEASE_TTL, self.clock().ahead());
+                if lease.await?.is_none() {
+                    return Ok(Purged::Elsewhere);
+                }
             }
-            let doomed = Doomed::Expired(self.clock().ahead());
-            let Stretch { places, part } = stretch;
-            count += self.ask("delete expired keys").delete_keys(places, &doomed).await?;
-            watch(Walked { part, keys: count });
+            *expired.of(table) += match table {
+                Table::Keys => {
+                    let doomed = Doomed::Expired(self.clock().ahead());
+                    self.ask("delete expired keys").delete_keys(places, &doomed).await?
+                }
+                Table::Aging(table) => {
+                    let store = self.ask("delete finished messages");
+                    store.delete_aged(table, places, self.aged()).await?
+                }
+            };
+            watch(Walked { part, expired });
         }
         self.ask("release the lease").release_lease(LEASE, self.id()).await?;
-        telemetry::purged(count);
-        Ok(Purged::Keys(count))
+        telemetry::purged(&expired);
+        Ok(Purged::Done(expired))
     }
 
-    /// How many keys [`purge`](Self::purge) would delete now. It only reads, and tells how far it has come.
+    /// How much [`purge`](Self::purge) would delete now. It only reads, and tells how far it has come.
     ///
     /// ```
     /// # use steadfast::Steadfast;
@@ -79,20 +109,23 @@ impl<Db: Database> Steadfast<Db> {
     /// # async fn main() -> steadfast::Result<()> {
     /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
     /// let expired = sf.count_expired(|walked| eprintln!("{:.0} %", walked.part * 100.0)).await?;
-    /// assert_eq!(expired, 0);
+    /// assert_eq!((expired.keys, expired.messages), (0, 0));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// If the database does not answer.
-    pub async fn count_expired(&self, mut watch: impl FnMut(Walked) + Send) -> Result<u64> {
-        let mut count = 0;
-        for Stretch { places, part } in self.stretches().await? {
-            count += self.store().count_expired(places, self.clock().ahead()).await?;
-            watch(Walked { part, keys: count });
+    pub async fn count_expired(&self, mut watch: impl FnMut(Walked) + Send) -> Result<Expired> {
+        let mut expired = Expired::default();
+        for Stretch { table, places, part } in self.stretches(&Table::ALL).await? {
+            *expired.of(table) += match table {
+                Table::Keys => self.store().count_expired(places, self.clock().ahead()).await?,
+                Table::Aging(table) => self.store().count_aged(table, places, self.aged()).await?,
+            };
+            watch(Walked { part, expired });
         }
-        Ok(count)
+        Ok(expired)
     }
 
     /// Writes into the audit who wants it and why, then deletes every key of an owner with its stored answers.
@@ -109,7 +142,7 @@ impl<Db: Database> Steadfast<Db> {
         let written = self.transact(async |tx| Ok(tx.audit(entry).await?)).await;
         written.map_err(Error::unwrapped)?;
         let mut count = 0;
-        for stretch in self.stretches().await? {
+        for stretch in self.stretches(&[Table::Keys]).await? {
             count += self
                 .ask("delete the owner's keys")
                 .delete_keys(stretch.places, &Doomed::OwnedBy(owner))
@@ -118,16 +151,47 @@ impl<Db: Database> Steadfast<Db> {
         Ok(count)
     }
 
-    /// The table of keys, cut into stretches that one statement may look at.
-    async fn stretches(&self) -> Result<impl Iterator<Item = Stretch> + use<Db>> {
-        let places = self.ask("look where keys are").key_places().await?;
-        Ok(cut(places, Db::Store::PURGE_STEP))
+    /// Tables, cut into stretches that one statement may look at.
+    async fn stretches(&self, tables: &[Table]) -> Result<Vec<Stretch>> {
+        let mut stretches = Vec::new();
+        for table in tables {
+            let places: Vec<_> = match table {
+                Table::Keys => {
+                    let places = self.ask("look where keys are").key_places().await?;
+                    cut(places, Db::Store::PURGE_STEP).collect()
+                }
+                Table::Aging(table) => self.ask("look where messages are").aged_stretches(*table).await?,
+            };
+            let stretch = |places| Stretch {
+                table: *table,
+                places,
+                part: 0.0,
+            };
+            stretches.extend(places.into_iter().map(stretch));
+        }
+        let count = stretches.len() as f64;
+        for (place, stretch) in stretches.iter_mut().enumerate() {
+            stretch.part = (place + 1) as f64 / count;
+        }
+        Ok(stretches)
     }
 
-    /// Does what has to be done from time to time, until [`stop`](Self::stop): purges every hour.
+    fn aged(&self) -> Aged {
+        Aged {
+            retention: self.message_retention(),
+            offset: self.clock().ahead(),
+        }
+    }
+
+    /// Does what has to be done from time to time, until [`stop`](Self::stop): purges every hour, and looks about every
+    /// minute [how the queue is doing](Self::refresh_gauges).
     ///
     /// [`serve`](Self::serve) runs it by itself. With a server of your own, spawn it once for each process.
     pub async fn keep_house(&self) {
+        tokio::join!(self.keep_tables_small(), self.keep_gauges_fresh());
+    }
+
+    async fn keep_tables_small(&self) {
         loop {
             tokio::select! {
                 () = self.stopped() => return,
@@ -140,23 +204,40 @@ impl<Db: Database> Steadfast<Db> {
     }
 }
 
-/// One part of the table, and how much of the table is behind whoever has been there.
+/// A table that is walked through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    Keys,
+    Aging(Aging),
+}
+
+impl Table {
+    const ALL: [Table; 3] = [Table::Keys, Table::Aging(Aging::Messages), Table::Aging(Aging::History)];
+}
+
+impl Expired {
+    fn of(&mut self, table: Table) -> &mut u64 {
+        match table {
+            Table::Keys => &mut self.keys,
+            Table::Aging(Aging::Messages) => &mut self.messages,
+            Table::Aging(Aging::History) => &mut self.deliveries,
+        }
+    }
+}
+
+/// One part of a table, and how much is behind whoever has been there.
 #[derive(Debug, PartialEq)]
 struct Stretch {
+    table: Table,
     places: Range<i64>,
     part: f64,
 }
 
-fn cut(places: Range<i64>, step: i64) -> impl Iterator<Item = Stretch> {
+fn cut(places: Range<i64>, step: i64) -> impl Iterator<Item = Range<i64>> {
     let Range { start, end } = places;
-    let length = end.saturating_sub(start) as f64;
     let next = move |from: &i64| Some(from.saturating_add(step)).filter(|from| *from < end);
     let first = Some(start).filter(|start| *start < end);
-    std::iter::successors(first, next).map(move |from| {
-        let places = from..end.min(from.saturating_add(step));
-        let part = (places.end - start) as f64 / length;
-        Stretch { places, part }
-    })
+    std::iter::successors(first, next).map(move |from| from..end.min(from.saturating_add(step)))
 }
 
 #[cfg(test)]
@@ -164,14 +245,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_cover_everything_once_and_end_at_the_whole() {
-        let of = |places, step| cut(places, step).collect::<Vec<_>>();
-        let stretch = |places, part| Stretch { places, part };
-        assert_eq!(
-            of(0..8, 3),
-            [stretch(0..3, 0.375), stretch(3..6, 0.75), stretch(6..8, 1.0)]
-        );
-        assert_eq!(of(5..6, 256), [stretch(5..6, 1.0)]);
+    fn stretches_cover_everything_once() {
+        let of = |places, step| {
+            let stretches = cut(places, step);
+            stretches.map(|places| (places.start, places.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(0..8, 3), [(0, 3), (3, 6), (6, 8)]);
+        assert_eq!(of(5..6, 256), [(5, 6)]);
         assert_eq!(of(0..0, 256), []);
     }
 }

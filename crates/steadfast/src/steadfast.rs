@@ -13,7 +13,7 @@ use tracing::Instrument;
 use crate::audit::AuditList;
 use crate::breaker::Breakers;
 use crate::caller::Caller;
-use crate::clock::Clock;
+use crate::clock::{Clock, ReadDuration};
 use crate::command::execute;
 use crate::command::{
     AsyncOnce, Command, CommandOptions, Encryption, Fingerprint, InFlight, Key, KeyList, KeyLookUp, Place, Point,
@@ -21,7 +21,7 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
-use crate::outbox::{Dispatcher, Reactions};
+use crate::outbox::{self, Dispatcher, Gauges, OutboxStats, Reactions, stats};
 use crate::queue::wake::Wake;
 use crate::queue::{Health, WorkId, WorkPoint};
 use crate::store::{self, Begin, Begun, CommitError, Database, Guard, MigrationStatus, Names, Store};
@@ -31,8 +31,20 @@ use crate::tx::Tx;
 /// How long beginning may take beyond what the pool may: a few quick statements.
 const BEGIN_GRACE: Duration = Duration::from_secs(5);
 
-/// How often expired keys are purged.
+/// Who publishes, unless somebody says otherwise.
+const SOURCE: &str = "/steadfast";
+
+/// How often what has expired is purged.
 const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// How long messages are kept that nobody waits for any more, for people who ask what became of them.
+const MESSAGE_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The shortest that makes sense: the purge comes by more seldom.
+const MESSAGE_RETENTION_MIN: Duration = Duration::from_secs(60);
+
+/// The longest that both databases can subtract from their time.
+const MESSAGE_RETENTION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Exactly-once effects on one database, the one of its pool.
 ///
@@ -83,9 +95,12 @@ struct Inner<Db: Database> {
     tasks: TaskTracker,
     stopping: CancellationToken,
     id: String,
+    source: Arc<str>,
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    message_retention: Duration,
+    gauges: Gauges,
     #[cfg(feature = "service")]
     operations: crate::operations::Operations,
     #[cfg(feature = "axum")]
@@ -122,9 +137,11 @@ impl<Db: Database> Steadfast<Db> {
             guard: Arc::default(),
             names: Arc::default(),
             clock: Clock::default(),
+            source: SOURCE.into(),
             quota: None,
             encryption: None,
             purge_every: PURGE_EVERY,
+            message_retention: MESSAGE_RETENTION,
             dispatcher: Dispatcher::default(),
             #[cfg(feature = "axum")]
             problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
@@ -375,6 +392,11 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.problem_base
     }
 
+    /// Who publishes the events of this process.
+    pub(crate) fn source(&self) -> &Arc<str> {
+        &self.0.source
+    }
+
     /// The name this instance holds leases by.
     pub(crate) fn id(&self) -> &str {
         &self.0.id
@@ -395,6 +417,14 @@ impl<Db: Database> Steadfast<Db> {
 
     pub(crate) fn purge_every(&self) -> Duration {
         self.0.purge_every
+    }
+
+    pub(crate) fn message_retention(&self) -> Duration {
+        self.0.message_retention
+    }
+
+    pub(crate) fn gauges(&self) -> &Gauges {
+        &self.0.gauges
     }
 
     pub(crate) fn stopping(&self) -> CancellationToken {
@@ -478,9 +508,11 @@ pub struct Builder<Db: Database> {
     guard: Arc<Guard>,
     names: Arc<Names>,
     clock: Clock,
+    source: Arc<str>,
     quota: Option<Quota>,
     encryption: Option<Encryption>,
     purge_every: Duration,
+    message_retention: Duration,
     dispatcher: Dispatcher,
     #[cfg(feature = "axum")]
     problem_base: String,
@@ -504,6 +536,16 @@ impl<Db: Database> Builder<Db> {
         self
     }
 
+    /// Who publishes the events of this process, as the `source` of CloudEvents: a URI or a path; `/steadfast` by default.
+    ///
+    /// # Errors
+    /// SF303 if it is empty, longer than 255 characters, or has spaces in it.
+    pub fn source(mut self, source: &str) -> Result<Self> {
+        outbox::origin::check_source(source)?;
+        self.source = source.into();
+        Ok(self)
+    }
+
     /// Limits how much each owner may keep; without it, there is no limit. All processes should have the same.
     pub fn quota(mut self, quota: Quota) -> Self {
         self.quota = Some(quota);
@@ -522,6 +564,35 @@ impl<Db: Database> Builder<Db> {
     pub fn purge_every(mut self, period: Duration) -> Self {
         self.purge_every = period;
         self
+    }
+
+    /// How long a message is kept after it was published, for people who ask what became of it; `7d` by default. While it is
+    /// still to be delivered, or dead, it is kept anyway. All processes should have the same: whoever purges goes by his own.
+    ///
+    /// ```
+    /// # use steadfast::Steadfast;
+    /// # use steadfast::sqlx::Sqlite;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// let builder = Steadfast::<Sqlite>::connect("sqlite::memory:").await?;
+    /// let builder = builder.message_retention("30d")?;
+    /// assert!(builder.message_retention("1s").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// SF303 if it is no duration, shorter than a minute or longer than a hundred years.
+    pub fn message_retention(mut self, retention: impl ReadDuration) -> Result<Self> {
+        let retention = retention.read_duration()?;
+        if !(MESSAGE_RETENTION_MIN..=MESSAGE_RETENTION_MAX).contains(&retention) {
+            return Err(Error::new(
+                Code::ConfigurationInvalid,
+                format!("messages cannot be kept for {retention:?}; write a duration from 1m to 36500d"),
+            ));
+        }
+        self.message_retention = retention;
+        Ok(self)
     }
 
     /// How this process carries messages to their targets.
@@ -602,9 +673,12 @@ impl<Db: Database> Builder<Db> {
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             id: random_id(),
+            source: self.source.clone(),
             quota: self.quota,
             encryption: self.encryption.clone(),
             purge_every: self.purge_every,
+            message_retention: self.message_retention,
+            gauges: Gauges::default(),
             #[cfg(feature = "service")]
             operations: Default::default(),
             #[cfg(feature = "axum")]
@@ -612,6 +686,11 @@ impl<Db: Database> Builder<Db> {
             #[cfg(feature = "testing")]
             observer: self.observer.clone(),
         })))
+    }
+
+    /// How the outbox is doing, before anything is built.
+    pub(crate) async fn stats(&self, store: &Db::Store) -> Result<OutboxStats> {
+        stats::read::<Db>(store, self.clock.ahead(), self.message_retention).await
     }
 
     pub(crate) fn store(&self) -> Result<Db::Store> {

@@ -15,7 +15,9 @@ use crate::clock::rfc3339;
 use crate::command::Key;
 use crate::command::execute::Executed;
 use crate::error::{Error, Result};
-use crate::queue::{Claimed, Done};
+use crate::outbox::KindStats;
+use crate::purge::Expired;
+use crate::queue::Claimed;
 
 /// Commands that ended, by `operation` and `outcome` (`committed`, `failed`, `replayed`, or an SF code).
 pub const COMMANDS_TOTAL: &str = "steadfast_commands_total";
@@ -31,10 +33,21 @@ pub const KEYS_PURGED_TOTAL: &str = "steadfast_keys_purged_total";
 /// COMMITs on SQLite, by whether the group of commands `ended` as `committed` or `failed`.
 pub const GROUPS_TOTAL: &str = "steadfast_groups_total";
 
-/// Rows that left the queue, by `kind` and `state` (`delivered`, `skipped`).
-pub const ROWS_FINISHED_TOTAL: &str = "steadfast_rows_finished_total";
-/// Rows that were given up, by `kind`.
-pub const ROWS_DEAD_TOTAL: &str = "steadfast_rows_dead_total";
+/// Messages that were deleted since nobody waited for them any more.
+pub const MESSAGES_PURGED_TOTAL: &str = "steadfast_messages_purged_total";
+
+/// Attempts to deliver that ended, by `kind` and `result`: `delivered`, `skipped`, `retried` (it failed, and is tried again),
+/// `dead`, or `lost` (others had taken it over).
+pub const DELIVERIES_TOTAL: &str = "steadfast_deliveries_total";
+/// How long it took from when a delivery was due, which is the commit of its message unless that says later, to the first start
+/// of its handler, by `kind`.
+pub const DELIVERY_LAG_SECONDS: &str = "steadfast_delivery_lag_seconds";
+/// Rows of the queue, by `kind` and `state` (`pending`, `leased`, `dead`); counted up to a hundred thousand. One process shows
+/// them, the others show zeros.
+pub const QUEUE_ROWS: &str = "steadfast_queue_rows";
+/// How long the oldest row has been due that is neither finished nor dead, by `kind`. One process shows it, the others show
+/// zeros.
+pub const QUEUE_OLDEST_SECONDS: &str = "steadfast_queue_oldest_seconds";
 /// Leases that were lost while somebody worked, by `kind`.
 pub const LEASES_LOST_TOTAL: &str = "steadfast_leases_lost_total";
 
@@ -139,15 +152,21 @@ pub(crate) fn resolved(resolved: &'static str) {
     tracing::warn!(resolved, "the reply to a commit was lost");
 }
 
-pub(crate) fn purged(keys: u64) {
+pub(crate) fn purged(expired: &Expired) {
+    let Expired {
+        keys,
+        messages,
+        deliveries,
+    } = *expired;
     counter!(KEYS_PURGED_TOTAL).increment(keys);
-    if keys > 0 {
-        tracing::info!(keys, "expired keys were purged");
+    counter!(MESSAGES_PURGED_TOTAL).increment(messages);
+    if keys + messages + deliveries > 0 {
+        tracing::info!(keys, messages, deliveries, "what has expired was purged");
     }
 }
 
 pub(crate) fn purge_failed(error: &Error) {
-    tracing::warn!(code = %error.code(), ?error, "expired keys could not be purged; it is tried again");
+    tracing::warn!(code = %error.code(), ?error, "what has expired could not be purged; it is tried again");
 }
 
 pub(crate) fn breaker_is(name: &str, state: BreakerState) {
@@ -208,23 +227,53 @@ pub(crate) fn work_span(claimed: &Claimed) -> Span {
     )
 }
 
-/// Rows were finished; `held` of them were still ours.
-pub(crate) fn rows_finished(done: &[Done<'_>], held: usize) {
-    for done in done {
-        counter!(ROWS_FINISHED_TOTAL, "kind" => done.lease.kind.to_string(), "state" => done.state).increment(1);
-    }
-    if held < done.len() {
-        let late = done.len() - held;
-        tracing::warn!(
-            late,
-            "rows were done, and by then others had taken them over; they are done again there"
-        );
-    }
+/// The handler of a delivery starts, for the first time.
+pub(crate) fn delivery_starts(kind: &str, lag: Duration) {
+    histogram!(DELIVERY_LAG_SECONDS, "kind" => kind.to_owned()).record(lag.as_secs_f64());
+}
+
+/// Attempts to deliver have ended.
+pub(crate) fn deliveries_ended(kind: &str, result: &'static str, count: u64) {
+    counter!(DELIVERIES_TOTAL, "kind" => kind.to_owned(), "result" => result).increment(count);
+}
+
+pub(crate) fn rows_were_late(late: u64) {
+    tracing::warn!(
+        late,
+        "rows were done, and by then others had taken them over; they are done again there"
+    );
 }
 
 pub(crate) fn row_died(kind: &str, item: &Uuid, code: &str) {
-    counter!(ROWS_DEAD_TOTAL, "kind" => kind.to_owned()).increment(1);
     tracing::error!(kind, %item, code, "given up: it is dead until somebody requeues it");
+}
+
+/// What there is of a kind in the queue.
+pub(crate) fn queue_is(kind: &KindStats) {
+    for (state, count) in [("pending", kind.pending), ("leased", kind.leased), ("dead", kind.dead)] {
+        gauge!(QUEUE_ROWS, "kind" => kind.kind.clone(), "state" => state).set(count.number as f64);
+    }
+    gauge!(QUEUE_OLDEST_SECONDS, "kind" => kind.kind.clone()).set(kind.oldest.unwrap_or_default().as_secs_f64());
+}
+
+/// There is nothing of a kind, or another process says what there is.
+pub(crate) fn queue_is_not(kind: &str) {
+    let kind = kind.to_owned();
+    queue_is(&KindStats {
+        kind,
+        ..KindStats::default()
+    });
+}
+
+pub(crate) fn not_counted(error: &Error) {
+    tracing::debug!(code = %error.code(), ?error, "the rows of the queue could not be counted; it is tried again");
+}
+
+pub(crate) fn kind_unknown(kind: &KindStats) {
+    tracing::warn!(
+        kind = kind.kind, due = %kind.due, last_seen = ?kind.seen,
+        "rows are due that no running process knows how to work on: start one that has this reaction, in this version"
+    );
 }
 
 pub(crate) fn lease_lost(kind: &str, item: &Uuid) {

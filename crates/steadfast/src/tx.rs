@@ -47,12 +47,12 @@ pub struct Tx<Db: Database> {
 impl<Db: Database> Tx<Db> {
     pub(crate) fn new(steadfast: Steadfast<Db>, key: Option<Key>, held: <Db::Store as Store<Db>>::Held) -> Self {
         Self {
+            origin: Origin::of(steadfast.source().clone()),
             steadfast,
             key,
             held: Some(held),
             began: None,
             published: Publications::default(),
-            origin: Origin::default(),
             event: None,
             is_ended: false,
             ended: CancellationToken::new(),
@@ -77,13 +77,35 @@ impl<Db: Database> Tx<Db> {
 
     /// What is published here was brought about by this delivery.
     pub(crate) fn belongs_to(&mut self, cx: &EventCx) {
-        let message = cx.message();
-        self.origin = Origin {
-            correlation_id: message.origin.correlation_id.clone(),
-            causation_id: Some(message.id.to_string().into()),
-            traceparent: message.origin.traceparent.clone(),
-        };
+        self.origin.follow(cx.message());
         self.event = Some(cx.clone());
+    }
+
+    /// What a request says about itself, for the events that are published here.
+    #[cfg(feature = "axum")]
+    pub(crate) fn read_origin(&mut self, headers: &http::HeaderMap) {
+        self.origin.read(headers);
+    }
+
+    /// What this is all about: the events that are published here carry it, and so does everything that they lead to.
+    ///
+    /// Requests bring it along in `X-Correlation-Id` or `X-Request-Id`, and reactions have that of their event. Without
+    /// any, it is the id of the event.
+    ///
+    /// # Errors
+    /// SF032 if it is not 1 to 255 printable ASCII characters.
+    pub fn set_correlation_id(&mut self, id: &str) -> Result<()> {
+        self.origin.set_correlation_id(id)
+    }
+
+    /// The trace this is part of, as W3C Trace Context writes it: the events that are published here carry it on.
+    ///
+    /// Requests bring it along in `traceparent`, and reactions have that of their event.
+    ///
+    /// # Errors
+    /// SF032 if it is no `traceparent`.
+    pub fn set_traceparent(&mut self, traceparent: &str) -> Result<()> {
+        self.origin.set_traceparent(traceparent)
     }
 
     /// Publishes an event: it is written with the end of this transaction, in the same statement, and delivered after it.
@@ -95,7 +117,7 @@ impl<Db: Database> Tx<Db> {
     /// # Errors
     /// SF032 if the event is too large, cannot be written as JSON, or is one too many.
     pub fn publish<E: Event>(&mut self, event: &E) -> Result<MessageId> {
-        let message = NewMessage::of(event, &self.origin)?;
+        let message = NewMessage::of(event, &self.origin.or_command(self.key.as_ref()))?;
         self.published.add(message, E::IN_PROCESS)
     }
 
@@ -113,9 +135,10 @@ impl<Db: Database> Tx<Db> {
         async move {
             save(aggregate, self.db()).await?;
             let mark = self.published.mark();
+            let origin = self.origin.or_command(self.key.as_ref());
             for raised in aggregate.raised().iter() {
                 let added = raised
-                    .message(&self.origin)
+                    .message(&origin)
                     .and_then(|message| self.published.add(message, raised.is_in_process()));
                 if let Err(error) = added {
                     self.published.go_back(mark);

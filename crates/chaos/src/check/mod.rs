@@ -14,6 +14,9 @@ use crate::history::{Attempt, Command, History, Mark, Micros, USERS};
 use crate::snapshot::{Effect, Key, Snapshot};
 use rules::RULES;
 
+/// What makes orders.
+const ORDERS: &str = "orders.place";
+
 /// A promise that was broken.
 #[derive(Debug)]
 pub(crate) struct Violation {
@@ -45,6 +48,37 @@ pub(crate) fn judge(history: &History, snapshot: &Snapshot) -> Vec<Violation> {
             command: Some(case.command.number),
         }));
     }
+    violations.extend(judge_deliveries(snapshot));
+    violations
+}
+
+/// Every order has reserved its stock once, or its event is a dead letter, and nothing else has.
+fn judge_deliveries(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut ends: HashMap<&str, (usize, usize)> = HashMap::new();
+    let orders = snapshot.effects.iter().filter(|effect| effect.operation == ORDERS);
+    ends.extend(orders.map(|order| (&*order.id, (0, 0))));
+    let mut violations = Vec::new();
+    let broken = |rule, sentence| Violation {
+        rule,
+        sentence,
+        command: None,
+    };
+    for (order, is_dead) in
+        (snapshot.reserved.iter().map(|order| (order, false))).chain(snapshot.dead.iter().map(|order| (order, true)))
+    {
+        match ends.get_mut(&**order) {
+            Some((reserved, dead)) => *(if is_dead { dead } else { reserved }) += 1,
+            None => violations.push(broken("OUT-3", format!("{order} was told of, and is not there"))),
+        }
+    }
+    violations.extend(ends.iter().filter_map(|(order, end)| match end {
+        (1, 0) | (0, 1) => None,
+        (0, 0) => Some(broken("OUT-2", format!("nobody has heard of {order}"))),
+        (reserved, dead) => Some(broken(
+            "OUT-4",
+            format!("{order} has reserved its stock {reserved} times, and was given up {dead} times"),
+        )),
+    }));
     violations
 }
 

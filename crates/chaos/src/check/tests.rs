@@ -44,6 +44,9 @@ impl World {
 
     fn effect(&mut self, number: usize, id: &str, at_ms: i64) {
         let command = &self.history.commands[number];
+        if command.operation.name() == ORDERS {
+            self.snapshot.reserved.push(id.into());
+        }
         self.snapshot.effects.push(Effect {
             operation: command.operation.name().into(),
             id: id.into(),
@@ -167,7 +170,24 @@ fn a_lost_effect_that_was_acknowledged_is_seen() {
     world.order();
     world.snapshot.effects.clear();
     world.snapshot.keys.clear();
+    world.snapshot.reserved.clear();
     assert_eq!(world.broken(), ["IDEM-3"]);
+}
+
+#[test]
+fn an_order_whose_event_is_lost_doubled_or_made_up_is_seen() {
+    let mut world = World::new();
+    world.order();
+    world.snapshot.dead.push("id-1".into());
+    assert_eq!(world.broken(), ["OUT-4"]);
+    world.snapshot.reserved.clear();
+    assert_eq!(world.broken(), [""; 0], "a dead letter is not lost");
+    world.snapshot.dead.clear();
+    assert_eq!(world.broken(), ["OUT-2"]);
+    world.snapshot.reserved = vec!["id-1".into(), "id-1".into()];
+    assert_eq!(world.broken(), ["OUT-4"]);
+    world.snapshot.reserved = vec!["id-1".into(), "id-7".into()];
+    assert_eq!(world.broken(), ["OUT-3"]);
 }
 
 #[test]
@@ -220,6 +240,7 @@ fn an_effect_or_an_answer_of_another_body_is_seen() {
     world.snapshot.effects[1].mark = Mark::OfMutated(order).write();
     assert_eq!(world.broken(), ["IDEM-5"]);
     world.snapshot.effects.pop();
+    world.snapshot.reserved.pop();
     world.attempt(order, replayed(order, "id-1")).purpose = Purpose::Mutate;
     assert_eq!(world.broken(), ["IDEM-5"]);
 }
@@ -252,6 +273,7 @@ fn an_effect_without_its_key_and_a_key_without_its_effect_are_seen() {
     world.snapshot.keys[0] = key;
     world.history.attempts.clear();
     world.snapshot.effects.clear();
+    world.snapshot.reserved.clear();
     assert_eq!(world.broken(), ["IDEM-4"]);
 }
 
@@ -263,6 +285,7 @@ fn rows_that_nobody_asked_for_are_seen() {
     world.snapshot.effects[1].mark = "tea".into();
     assert_eq!(world.broken(), ["IDEM-1"]);
     world.snapshot.effects.pop();
+    world.snapshot.reserved.pop();
     world.key(order, "id-1");
     world.snapshot.keys[1].owner = "user-c".into();
     assert_eq!(world.broken(), ["IDEM-4"]);

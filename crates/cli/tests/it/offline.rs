@@ -86,7 +86,7 @@ async fn a_setting_comes_from_the_flag_then_the_environment_then_the_file() {
     );
     let told = call("config").run().await.ok();
     assert!(
-        told.starts_with("setting       value ") && !told.contains("secret"),
+        told.starts_with("setting            value ") && !told.contains("secret"),
         "{told}"
     );
 }

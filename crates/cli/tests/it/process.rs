@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 /// What a call came to.
@@ -100,6 +100,17 @@ impl Call {
             command,
             input: self.input,
         }
+    }
+
+    /// Runs until what it has printed is enough, and hands that out. The call ends with it.
+    pub(crate) async fn until(mut self, is_enough: impl Fn(&str) -> bool) -> String {
+        let mut child = self.command.spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let mut said = Vec::new();
+        while !is_enough(&String::from_utf8_lossy(&said)) {
+            assert_ne!(out.read_buf(&mut said).await.unwrap(), 0, "it ended too soon");
+        }
+        String::from_utf8(said).unwrap()
     }
 
     pub(crate) async fn run(mut self) -> Said {

@@ -10,6 +10,8 @@ mod deliveries;
 mod keys;
 #[path = "suite/house.rs"]
 mod house;
+#[path = "suite/outbox.rs"]
+mod outbox;
 #[path = "suite/tables.rs"]
 mod tables;
 

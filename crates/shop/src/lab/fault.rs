@@ -1,7 +1,6 @@
 //! The accidents a request can ask for, and how they happen.
 
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast::testing::Point;
@@ -16,7 +15,8 @@ pub(super) enum Fault {
     FailTransiently,
     FailDefinitively,
     Panic,
-    Kill(KillPoint),
+    /// At a point of this name: in the handler, or one of Steadfast's own.
+    Kill(&'static str),
 }
 
 /// How long a request is held with its transaction open. The command's time limit ends any hold.
@@ -26,15 +26,8 @@ pub(super) enum Hold {
     UntilReleased,
 }
 
-/// Where the process kills itself: in the handler, or at one of Steadfast's own points.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum KillPoint {
-    AfterWrite,
-    At(Point),
-}
-
 /// The name of the one point that is in the handler.
-const AFTER_WRITE: &str = "after_write";
+pub(super) const AFTER_WRITE: &str = "after_write";
 
 /// Every knob: an example, and what it does.
 pub(super) const KNOBS: [(&str, &str); 6] = [
@@ -57,10 +50,12 @@ pub(super) fn kill_points() -> Vec<&'static str> {
 impl Fault {
     /// Reads a header: one fault, or several separated by `,` or `;`, which then happen in this order.
     pub(super) fn read_all(text: &str) -> Result<Vec<Self>, String> {
-        text.split([',', ';']).map(|part| Self::read(part.trim())).collect()
+        text.split([',', ';'])
+            .map(|part| Self::read(part.trim(), &kill_points()))
+            .collect()
     }
 
-    fn read(text: &str) -> Result<Self, String> {
+    pub(super) fn read(text: &str, kill_points: &[&'static str]) -> Result<Self, String> {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         let fault = match (name, value) {
             ("hold", "until-released") => Some(Fault::Hold(Hold::UntilReleased)),
@@ -70,33 +65,27 @@ impl Fault {
             ("fail", "transient") => Some(Fault::FailTransiently),
             ("fail", "definitive") => Some(Fault::FailDefinitively),
             ("panic", "") => Some(Fault::Panic),
-            ("kill", AFTER_WRITE) => Some(Fault::Kill(KillPoint::AfterWrite)),
-            ("kill", point) => Point::ALL
-                .into_iter()
-                .find(|known| known.as_str() == point)
-                .map(|point| Fault::Kill(KillPoint::At(point))),
+            ("kill", point) => kill_points
+                .iter()
+                .find(|known| **known == point)
+                .copied()
+                .map(Fault::Kill),
             _ => None,
         };
         fault.ok_or_else(|| {
-            let knobs = KNOBS.map(|(example, _)| example).join(", ");
-            let points = kill_points().join(", ");
-            format!("{text:?} is not a fault; send one of {knobs}; the points to kill at are {points}")
+            let points = kill_points.join(", ");
+            format!(
+                "{text:?} is not a fault; send hold=500ms, hold=until-released, fail=transient, fail=definitive, panic or \
+                 kill=POINT; the points to kill at are {points}"
+            )
         })
     }
 
     /// Happens, in the handler, after its write.
-    pub(super) async fn strike(&self, lab: &Arc<Lab>) -> Result<(), Failure> {
+    pub(super) async fn strike(&self, lab: &Lab) -> Result<(), Failure> {
         match self {
-            Fault::Hold(Hold::For(duration)) => {
-                let _held = lab.held.clone();
-                tokio::time::sleep(*duration).await;
-                Ok(())
-            }
-            Fault::Hold(Hold::UntilReleased) => {
-                // In this order: who sees the count go up may release at once, and must not be missed.
-                let mut released = lab.released.subscribe();
-                let _held = lab.held.clone();
-                released.changed().await?;
+            Fault::Hold(hold) => {
+                hold.last(lab).await;
                 Ok(())
             }
             Fault::FailTransiently => Err(Failure::transient(
@@ -109,9 +98,27 @@ impl Fault {
                 "the lab made this fail for good",
             )),
             Fault::Panic => panic!("the lab made this handler panic"),
-            Fault::Kill(KillPoint::AfterWrite) => kill(AFTER_WRITE),
+            Fault::Kill(AFTER_WRITE) => kill(AFTER_WRITE),
             // Steadfast's observer does it, where it belongs.
-            Fault::Kill(KillPoint::At(_)) => Ok(()),
+            Fault::Kill(_) => Ok(()),
+        }
+    }
+}
+
+impl Hold {
+    pub(super) async fn last(&self, lab: &Lab) {
+        match self {
+            Hold::For(duration) => {
+                let _held = lab.held.clone();
+                tokio::time::sleep(*duration).await;
+            }
+            Hold::UntilReleased => {
+                // In this order: who sees the count go up may release at once, and must not be missed.
+                let mut released = lab.released.subscribe();
+                let _held = lab.held.clone();
+                // The lab is there as long as whom it holds.
+                let _ = released.changed().await;
+            }
         }
     }
 }

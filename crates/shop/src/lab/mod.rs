@@ -1,9 +1,11 @@
-//! The fault lab, only there with `--lab`: a request says by the header `Shop-Fault` which accident happens to it.
+//! The fault lab, only there with `--lab`: a request says by the header `Shop-Fault` which accident happens to it, and the
+//! command line by `--fault` which happens to deliveries.
 //!
 //! [`arm`] reads the header before the idempotent layer; the handler strikes after its write, and the crash
-//! points inside Steadfast are struck by its observer, [`Lab::reached`].
+//! points inside Steadfast are struck by its observer, [`LabObserver`]. [`delivery`] does the same for reactions.
 
 mod clock;
+mod delivery;
 mod fault;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,15 +17,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use steadfast::testing::Point;
+use steadfast::testing::{Observer, Point, WorkId, WorkPoint};
 use steadfast::{Failure, Key};
 use tokio::sync::watch;
 
 use crate::auth::TOKENS;
 use crate::problem::Problem;
-use fault::{Fault, KillPoint};
+use fault::Fault;
 
 pub(crate) use clock::{Clock, ClockService};
+pub(crate) use delivery::{DeliveryFault, after_reaction};
 
 const SHOP_FAULT: &str = "shop-fault";
 
@@ -32,8 +35,9 @@ const SHOP_FAULT: &str = "shop-fault";
 pub(crate) struct Lab {
     armed: Mutex<Vec<Weak<Armed>>>,
     released: watch::Sender<()>,
-    /// Cloned by each request that is held, so that its count says how many there are.
+    /// Cloned by each request and each delivery that is held, so that its count says how many there are.
     held: Arc<()>,
+    deliveries: Vec<DeliveryFault>,
 }
 
 /// The accidents of one request. It travels in the request's extensions, and so lives exactly as long as the command,
@@ -44,14 +48,35 @@ struct Armed {
     faults: Vec<Fault>,
 }
 
+/// Sees commands and deliveries pass the points where the lab may kill the process.
+pub(crate) struct LabObserver(pub(crate) Arc<Lab>);
+
+impl Observer for LabObserver {
+    fn reached(&self, point: Point, key: &Key) {
+        self.0.reached(point, key);
+    }
+
+    fn worked(&self, point: WorkPoint, id: &WorkId<'_>) {
+        self.0.worked(point, id);
+    }
+}
+
 impl Lab {
-    /// Steadfast's observer: a command has come to a crash point. Its key says which one it is.
-    pub(crate) fn reached(&self, point: Point, key: &Key) {
+    /// A lab in which these accidents happen to deliveries.
+    pub(crate) fn new(deliveries: Vec<DeliveryFault>) -> Self {
+        Self {
+            deliveries,
+            ..Self::default()
+        }
+    }
+
+    /// A command has come to a crash point. Its key says which one it is.
+    fn reached(&self, point: Point, key: &Key) {
         let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         let is_doomed = armed
             .iter()
             .filter_map(Weak::upgrade)
-            .any(|armed| armed.key == key.value() && armed.faults.contains(&Fault::Kill(KillPoint::At(point))));
+            .any(|armed| armed.key == key.value() && armed.faults.contains(&Fault::Kill(point.as_str())));
         drop(armed);
         if is_doomed {
             fault::kill(point.as_str());
@@ -142,8 +167,15 @@ async fn describe(State(lab): State<Arc<Lab>>) -> Json<Value> {
     Json(json!({
         "faults": fault::KNOBS.map(|(example, meaning)| json!({ "header": format!("Shop-Fault: {example}"), "meaning": meaning })),
         "kill_points": fault::kill_points(),
+        "deliveries": {
+            "flag": format!("--fault {}", delivery::GRAMMAR),
+            "faults": delivery::KNOBS.map(|(example, meaning)| json!({ "flag": format!("--fault {example}"), "meaning": meaning })),
+            "kill_points": delivery::kill_points(),
+            "targets": delivery::TARGETS,
+            "here": lab.deliveries.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        },
         "routes": [
-            { "example": "POST /lab/release", "meaning": "let every held request go on; needs no database" },
+            { "example": "POST /lab/release", "meaning": "let every held request and delivery go on; needs no database" },
             { "example": "POST /lab/clock {\"advance\":\"24h\"}", "meaning": "move the time of all processes on this database" },
             { "example": "GET /lab/clock", "meaning": "how far the time has been moved" },
         ],

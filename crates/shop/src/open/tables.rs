@@ -27,6 +27,28 @@ const BUSINESS: &str = "
         created_at  TEXT    NOT NULL
     );
     CREATE INDEX IF NOT EXISTS payments_of_owner ON payments (tenant, owner, created_at);
+    CREATE INDEX IF NOT EXISTS payments_of_order ON payments (order_id);
+    CREATE TABLE IF NOT EXISTS cancellations (
+        order_id     TEXT NOT NULL PRIMARY KEY REFERENCES orders (id),
+        cancelled_at TEXT NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS stock (
+        sku     TEXT   NOT NULL PRIMARY KEY,
+        on_hand BIGINT NOT NULL,
+
+        CONSTRAINT stock_is_not_negative CHECK (on_hand >= 0)
+    );
+    -- Nothing here keeps an order from being reserved twice: that is what is promised.
+    CREATE TABLE IF NOT EXISTS reservations (
+        order_id   TEXT   NOT NULL REFERENCES orders (id),
+        sku        TEXT   NOT NULL,
+        quantity   BIGINT NOT NULL,
+        state      TEXT   NOT NULL,  -- reserved, back_ordered or released
+        created_at TEXT   NOT NULL
+    );
+    CREATE INDEX IF NOT EXISTS reservations_of_order ON reservations (order_id);
+    CREATE INDEX IF NOT EXISTS reservations_of_article ON reservations (sku);
+    INSERT INTO stock (sku, on_hand) VALUES ('tea', 100000), ('coffee', 1000), ('jam', 5) ON CONFLICT DO NOTHING;
 ";
 
 /// How far the lab is ahead of time: one row, the same for all processes on this database.
@@ -39,7 +61,7 @@ const LAB: &str = "
 
 /// Creates what is missing. Looks first, so that a role without the right to create tables can run a prepared shop.
 pub(super) async fn create(sf: &Steadfast<Db>, is_lab: bool) -> Result<(), StartError> {
-    let wanted = if is_lab { 3 } else { 2 };
+    let wanted = if is_lab { 6 } else { 5 };
     sf.transact(async |tx| {
         let found: i64 = sqlx::query_scalar(COUNT_TABLES).fetch_one(tx.db()).await?;
         if found >= wanted {

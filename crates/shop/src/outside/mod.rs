@@ -83,7 +83,7 @@ pub(crate) async fn serve(options: &OutsideOptions) -> Result<(), StartError> {
         ledger: Ledger::open(&options.ledger).await?,
         behaviours: Arc::default(),
     };
-    let listener = listen::bind(Some(&options.listen)).await?;
+    let listener = listen::bind(Some(&options.listen), 0).await?;
     println!("{}", greeting(&format!("http://{}", listener.local_addr()?)));
     connection::serve(listener, router(outside)).await
 }

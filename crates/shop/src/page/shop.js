@@ -109,7 +109,8 @@ async function list() {
   const rows = orders.map((placed) => {
     const row = document.createElement("tr");
     const at = new Date(placed.created_at).toLocaleString();
-    for (const value of [placed.sku, placed.quantity, at, placed.id]) row.insertCell().textContent = value;
+    const article = placed.cancelled_at ? `${placed.sku} (cancelled)` : placed.sku;
+    for (const value of [article, placed.quantity, at, placed.id]) row.insertCell().textContent = value;
     row.cells[1].className = "number";
     return row;
   });
@@ -123,7 +124,28 @@ async function list() {
   }
   byId("orders").replaceChildren(...rows);
   byId("count").textContent = orders.length ? `${orders.length}` : "";
+  newest = orders.find((placed) => !placed.cancelled_at)?.id ?? "ID";
+  describe();
+  await listStock();
   return orders;
+}
+
+/** The order that the line with `cancel` is about. */
+let newest = "ID";
+
+/** The stock. It changes after an order was answered, by whoever reacts. */
+async function listStock() {
+  const headers = { Authorization: `Bearer ${field("user").value}` };
+  const { stock } = await (await fetch("/stock", { headers })).json();
+  const rows = stock.map((article) => {
+    const row = document.createElement("tr");
+    for (const value of [article.sku, article.on_hand, article.reserved, article.back_ordered]) {
+      row.insertCell().textContent = value;
+    }
+    [...row.cells].slice(1).forEach((cell) => (cell.className = "number"));
+    return row;
+  });
+  byId("stock").replaceChildren(...rows);
 }
 
 /** Keeps the curl lines true to the form. Single quotes are closed and escaped, as a shell wants it. */
@@ -137,6 +159,9 @@ function describe() {
   byId("curl-order").textContent = line(key, body());
   byId("curl-other").textContent = line(key, body(Number(field("quantity").value) + 1));
   byId("curl-list").textContent = `curl -s ${location.origin}/orders -H ${user}`;
+  byId("curl-stock").textContent = `curl -s ${location.origin}/stock -H ${user}`;
+  byId("curl-cancel").textContent =
+    `curl -i -X POST ${location.origin}/orders/${newest}/cancel -H ${user} -H ${quote(`Idempotency-Key: cancel-${newest}`)}`;
   if (byId("crash")) {
     const point = byId("crash").elements.point.value;
     byId("curl-crash").textContent = `${line("crash-1", body())} -H 'Shop-Fault: kill=${point}'`;
@@ -191,3 +216,5 @@ if (byId("crash")) prepareCrash(byId("crash"));
 renew();
 say("verdict", "Nothing sent yet.");
 run(order, "verdict", list);
+// A shop that is away will be back; the next look finds it.
+setInterval(() => document.hidden || listStock().catch(() => {}), 2000);

@@ -9,13 +9,13 @@ use crate::eventually;
 use crate::http::Request;
 use crate::process::Shop;
 
-struct Outside {
-    process: Shop,
+pub(crate) struct Outside {
+    pub(crate) process: Shop,
     directory: TempDir,
 }
 
 impl Outside {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let directory = TempDir::new().unwrap();
         Self {
             process: Shop::outside(&ledger(&directory)).await,
@@ -29,7 +29,7 @@ impl Outside {
         self.process = Shop::outside(&ledger(&self.directory)).await;
     }
 
-    async fn behave(&self, behaviour: Value) {
+    pub(crate) async fn behave(&self, behaviour: Value) {
         let told = self.process.request("POST", "/behaviour").json(behaviour.to_string());
         assert_eq!(told.send().await.status, 201);
     }
@@ -45,7 +45,7 @@ impl Outside {
     }
 
     /// The calls or the effects of a service.
-    async fn ledger(&self, part: &str, service: &str) -> Vec<Value> {
+    pub(crate) async fn ledger(&self, part: &str, service: &str) -> Vec<Value> {
         let path = format!("/ledger?service={service}");
         let shown = self.process.request("GET", &path).send().await.json();
         shown[part].as_array().unwrap().clone()
@@ -65,7 +65,7 @@ fn ledger(directory: &TempDir) -> String {
     format!("sqlite://{}", directory.path().join("outside.db").display())
 }
 
-fn of(rows: &[Value], field: &str) -> Vec<Value> {
+pub(crate) fn of(rows: &[Value], field: &str) -> Vec<Value> {
     rows.iter().map(|row| row[field].clone()).collect()
 }
 

@@ -20,9 +20,16 @@ mod failures;
 mod inputs;
 #[path = "suite/processes.rs"]
 mod processes;
+#[path = "suite/reactions.rs"]
+mod reactions;
+#[path = "suite/dispatchers.rs"]
+mod dispatchers;
 
 /// The table of the stored answers.
 const KEYS: &str = "steadfast.keys";
+
+/// What stands before the names of the toolkit's tables.
+const PREFIX: &str = "steadfast.";
 
 /// Whether commands of other processes wait in line, and may be told to come back.
 const HAS_ONE_WRITER: bool = false;
@@ -65,6 +72,12 @@ impl Database {
 
     async fn count(&self, table: &str) -> i64 {
         self.ask(&format!("SELECT count(*) FROM {table}")).await
+    }
+
+    /// Changes rows, past the shop.
+    async fn change(&self, sql: &str) {
+        let mut conn = PgConnection::connect_with(&self.options()).await.unwrap();
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
     }
 }
 
@@ -111,6 +124,7 @@ impl Database {
             "CREATE ROLE {clerk} LOGIN PASSWORD '{PASSWORD}';
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              GRANT USAGE ON SCHEMA steadfast TO {clerk};
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA steadfast TO {clerk};
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public, steadfast TO {clerk}"
         );
         execute(&self.options(), &statements).await;

@@ -39,7 +39,31 @@ impl Shop {
         Self::spawn(shop).await
     }
 
-    async fn spawn(mut shop: Command) -> Self {
+    /// Starts a worker on a port of its own and waits until it is there.
+    pub(crate) async fn worker(url: &str, flags: &[&str]) -> Self {
+        Self::spawn(worker(url, flags)).await
+    }
+
+    /// Starts a worker that may not live long enough to say where it is.
+    pub(crate) fn doomed_worker(url: &str, flags: &[&str]) -> Self {
+        Self::launch(worker(url, flags))
+    }
+
+    async fn spawn(shop: Command) -> Self {
+        let mut shop = Self::launch(shop);
+        eventually("the address is printed", async || {
+            assert!(shop.is_alive(), "the shop did not open: {}", shop.said());
+            let said = shop.said();
+            let line = said.lines().find_map(|line| line.strip_prefix("http://"));
+            shop.address = line.unwrap_or_default().to_owned();
+            !shop.address.is_empty()
+        })
+        .await;
+        assert_eq!(shop.request("GET", "/livez").send().await.status, 200);
+        shop
+    }
+
+    fn launch(mut shop: Command) -> Self {
         let mut child = shop
             .args(["--listen", "127.0.0.1:0"])
             .env_remove("RUST_LOG")
@@ -51,25 +75,15 @@ impl Shop {
         let said = Said::default();
         listen(child.stdout.take().unwrap(), said.clone());
         listen(child.stderr.take().unwrap(), said.clone());
-        let mut shop = Self {
+        Self {
             child,
             address: String::new(),
             said,
-        };
-        eventually("the address is printed", async || {
-            assert!(
-                shop.child.try_wait().unwrap().is_none(),
-                "the shop did not open: {}",
-                shop.said()
-            );
-            let said = shop.said();
-            let line = said.lines().find_map(|line| line.strip_prefix("http://"));
-            shop.address = line.unwrap_or_default().to_owned();
-            !shop.address.is_empty()
-        })
-        .await;
-        assert_eq!(shop.request("GET", "/livez").send().await.status, 200);
-        shop
+        }
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// Everything it has printed and logged.
@@ -112,15 +126,30 @@ impl Shop {
 
     /// Asks for the orderly end.
     pub(crate) async fn terminate(&self) {
+        self.signal("-TERM").await;
+    }
+
+    /// Stops the whole process as it is, as a machine that sleeps, until [`Shop::wake`].
+    pub(crate) async fn pause(&self) {
+        self.signal("-STOP").await;
+    }
+
+    pub(crate) async fn wake(&self) {
+        self.signal("-CONT").await;
+    }
+
+    async fn signal(&self, signal: &str) {
         let pid = self.child.id().unwrap().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &pid])
-                .status()
-                .await
-                .unwrap()
-                .success()
-        );
+        let sent = Command::new("kill").args([signal, &pid]).status().await.unwrap();
+        assert!(sent.success(), "{signal}");
+    }
+
+    /// Moves the lab's time, for all processes on its database.
+    pub(crate) async fn advance(&self, by: &str) {
+        let advance = self
+            .request("POST", "/lab/clock")
+            .json(format!(r#"{{"advance":"{by}"}}"#));
+        assert_eq!(advance.send().await.status, 200);
     }
 
     /// How the process ended.
@@ -130,6 +159,12 @@ impl Shop {
             .unwrap()
             .unwrap()
     }
+}
+
+fn worker(url: &str, flags: &[&str]) -> Command {
+    let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
+    shop.arg("worker").args(flags).env("DATABASE_URL", url);
+    shop
 }
 
 impl Drop for Shop {

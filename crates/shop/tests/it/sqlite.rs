@@ -15,9 +15,16 @@ mod failures;
 mod inputs;
 #[path = "suite/processes.rs"]
 mod processes;
+#[path = "suite/reactions.rs"]
+mod reactions;
+#[path = "suite/dispatchers.rs"]
+mod dispatchers;
 
 /// The table of the stored answers.
 const KEYS: &str = "steadfast_keys";
+
+/// What stands before the names of the toolkit's tables.
+const PREFIX: &str = "steadfast_";
 
 /// Whether commands of other processes wait in line, and may be told to come back.
 const HAS_ONE_WRITER: bool = true;
@@ -48,5 +55,11 @@ impl Database {
 
     async fn count(&self, table: &str) -> i64 {
         self.ask(&format!("SELECT count(*) FROM {table}")).await
+    }
+
+    /// Changes rows, past the shop.
+    async fn change(&self, sql: &str) {
+        let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
     }
 }

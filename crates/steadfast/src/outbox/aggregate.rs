@@ -1,7 +1,8 @@
 //! Aggregates: things of the business that say by themselves what has happened to them.
 
 use super::event::Event;
-use super::message::{NewMessage, Origin};
+use super::message::NewMessage;
+use super::origin::Origin;
 use crate::error::Result;
 
 /// Something that collects events while it is changed, to be published when it is saved by

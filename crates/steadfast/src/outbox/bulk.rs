@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::delivery::{DeliveryCount, DeliveryState};
+use super::count::Count;
+use super::delivery::DeliveryState;
 use super::look::DeliveryList;
 use super::look_up::ids_beginning;
 use super::operation::{BulkOperation, BulkState, BulkVerb, OperationId};
@@ -38,7 +39,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
     ///
     /// # Errors
     /// SF102 if the verb does not go with the state. If the database does not answer.
-    pub async fn count_for(mut self, verb: BulkVerb) -> Result<DeliveryCount> {
+    pub async fn count_for(mut self, verb: BulkVerb) -> Result<Count> {
         self.filter.among = verb.among(self.filter.among)?;
         self.count().await
     }
@@ -70,7 +71,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
     pub async fn start(mut self, verb: BulkVerb, operator: &str, reason: &str) -> Result<BulkOperation> {
         self.filter.among = verb.among(self.filter.among)?;
         let now = self.settle_bounds().await?;
-        let expected = self.counted().await?.at_least;
+        let expected = self.counted().await?.number;
         let row = OperationRow {
             id: Uuid::now_v7(),
             verb: verb.as_str().to_owned(),

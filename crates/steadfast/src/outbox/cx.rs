@@ -71,7 +71,18 @@ impl EventCx {
         self.0.message.origin.correlation_id.as_deref()
     }
 
-    /// The event that brought this one about, if one did.
+    /// Which shape of its type the event has.
+    pub fn version(&self) -> u32 {
+        self.0.message.version
+    }
+
+    /// Who published it: [`Builder::source`](crate::Builder::source).
+    pub fn source(&self) -> &str {
+        &self.0.message.origin.source
+    }
+
+    /// What brought it about: the [id](Self::id) of an event, or the beginning of the id of a command's key, as
+    /// `steadfast keys` shows it.
     pub fn causation_id(&self) -> Option<&str> {
         self.0.message.origin.causation_id.as_deref()
     }
@@ -84,6 +95,11 @@ impl EventCx {
     /// Events with the same one come one after another.
     pub fn ordering_key(&self) -> Option<&str> {
         self.0.message.ordering_key.as_deref()
+    }
+
+    /// The event in its envelope, as CloudEvents 1.0 writes it in JSON: for those outside who read that.
+    pub fn cloud_event(&self) -> serde_json::Value {
+        self.0.message.cloud_event()
     }
 
     /// Ends when the lease is lost or the process stops: whatever is done from then on is done again by somebody else.

@@ -187,39 +187,6 @@ impl FromStr for DeliveryPlace {
     }
 }
 
-/// How many there are, as far as they were counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveryCount {
-    /// So many, or more.
-    pub at_least: u64,
-    /// Whether there are no more than that.
-    pub is_exact: bool,
-}
-
-impl DeliveryCount {
-    /// What was counted up to a limit.
-    pub(super) fn of(counted: i64, limit: u32) -> Self {
-        Self {
-            at_least: u64::try_from(counted).unwrap_or_default(),
-            is_exact: counted < i64::from(limit),
-        }
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        Self {
-            at_least: self.at_least + other.at_least,
-            is_exact: self.is_exact && other.is_exact,
-        }
-    }
-}
-
-impl fmt::Display for DeliveryCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let more = if self.is_exact { "" } else { "at least " };
-        write!(f, "{more}{}", self.at_least)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

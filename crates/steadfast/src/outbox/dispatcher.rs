@@ -76,7 +76,7 @@ impl<Db: Database> Steadfast<Db> {
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> steadfast::Result<()> {
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
     /// # sf.transact(async |tx| {
     /// #     sqlx::query("CREATE TABLE stock (sku TEXT, reserved INTEGER)").execute(tx.db()).await?;

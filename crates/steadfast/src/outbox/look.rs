@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::delivery::{DeliveryCount, DeliveryPlace, DeliveryState, ListedDelivery};
+use super::count::Count;
+use super::delivery::{DeliveryPlace, DeliveryState, ListedDelivery};
 use super::message::MessageId;
 use crate::clock::Timestamp;
 use crate::error::Result;
@@ -205,16 +206,16 @@ impl<'c, Db: Database> DeliveryList<'c, Db> {
     ///
     /// # Errors
     /// If the database does not answer.
-    pub async fn count(mut self) -> Result<DeliveryCount> {
+    pub async fn count(mut self) -> Result<Count> {
         self.settle_bounds().await?;
         self.counted().await
     }
 
     /// How many fit, once the bounds are settled.
-    pub(super) async fn counted(&self) -> Result<DeliveryCount> {
+    pub(super) async fn counted(&self) -> Result<Count> {
         let store = self.steadfast.ask("count deliveries");
         let counted = store.count_deliveries(&self.filter, COUNT_MAX).await?;
-        Ok(DeliveryCount::of(counted, COUNT_MAX))
+        Ok(Count::of(counted, COUNT_MAX))
     }
 
     /// Groups the dead ones among them by how they failed, the largest group first, at most 100 groups; 100,000 dead

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::event::Event;
 use super::name;
-use crate::clock::Timestamp;
+use super::origin::Origin;
+use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
 
 /// How large an event may be as JSON. Brokers take a megabyte or less, and a row is read whole whenever it is delivered.
@@ -56,14 +58,6 @@ impl FromStr for MessageId {
             )
         })
     }
-}
-
-/// What a message belongs to: who brought it about, and the trace it is part of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) correlation_id: Option<Arc<str>>,
-    pub(crate) causation_id: Option<Arc<str>>,
-    pub(crate) traceparent: Option<Arc<str>>,
 }
 
 /// A message that is to be written.
@@ -143,4 +137,33 @@ pub(crate) struct Message {
     pub(crate) ordering_key: Option<Arc<str>>,
     pub(crate) origin: Origin,
     pub(crate) payload: Bytes,
+}
+
+impl Message {
+    /// The envelope and the event as one JSON object, as CloudEvents 1.0 writes it.
+    pub(crate) fn cloud_event(&self) -> Value {
+        let data = serde_json::from_slice(&self.payload).unwrap_or(Value::Null);
+        let mut envelope = json!({
+            "specversion": "1.0",
+            "id": self.id.to_string(),
+            "source": &*self.origin.source,
+            "type": &*self.event_type,
+            "time": rfc3339(self.created_at.into()),
+            "datacontenttype": "application/json",
+            "dataversion": self.version,
+            "data": data,
+        });
+        let extensions = [
+            ("correlationid", &self.origin.correlation_id),
+            ("causationid", &self.origin.causation_id),
+            ("traceparent", &self.origin.traceparent),
+            ("partitionkey", &self.ordering_key),
+        ];
+        for (name, text) in extensions {
+            if let Some(text) = text {
+                envelope[name] = Value::from(&**text);
+            }
+        }
+        envelope
+    }
 }

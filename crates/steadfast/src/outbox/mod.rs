@@ -10,19 +10,25 @@
 
 pub(crate) mod aggregate;
 mod bulk;
+mod count;
 mod cx;
 mod dead_letter;
 mod delivery;
 pub(crate) mod dispatcher;
+mod doctor;
 mod event;
+mod forecast;
+mod gauges;
 mod in_process;
 mod look;
 mod look_up;
 mod message;
 mod name;
 mod operation;
+pub(crate) mod origin;
 mod publications;
 pub(crate) mod reaction;
+pub(crate) mod stats;
 mod targets;
 mod why;
 
@@ -30,20 +36,26 @@ use std::sync::Arc;
 
 pub use aggregate::{Aggregate, Raised};
 pub use bulk::{BULK_BATCH, BulkWork};
+pub use count::Count;
 pub use cx::EventCx;
 pub use dead_letter::Delivery;
-pub use delivery::{DeliveryCount, DeliveryPlace, DeliveryState, LastFailure, ListedDelivery};
+pub use delivery::{DeliveryPlace, DeliveryState, LastFailure, ListedDelivery};
 pub use dispatcher::Dispatcher;
+pub(crate) use doctor::checks;
 pub use event::Event;
+pub use forecast::{Backlog, Forecast};
+pub(crate) use gauges::Gauges;
 pub use look::{DeadGroup, DeliveryList, DeliveryPage};
 pub use look_up::{FailedAttempt, LookedMessage, MessageLookUp};
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
-pub(crate) use message::{Message, NewMessage, Origin};
+pub(crate) use message::{Message, NewMessage};
 pub use operation::{BulkOperation, BulkState, BulkVerb, OperationId};
+pub(crate) use origin::Origin;
 pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;
 pub use reaction::{OnDead, Reaction};
+pub use stats::{Flow, KindStats, OutboxStats, TableSize};
 pub use targets::{ListedTarget, Paused};
 pub use why::{Reason, Why, WhyDelivery, WhyWord};
 

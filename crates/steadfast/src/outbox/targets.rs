@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::delivery::{DeliveryCount, target_of};
+use super::count::Count;
+use super::delivery::target_of;
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
@@ -57,9 +58,9 @@ pub struct ListedTarget {
     /// Whether it is paused.
     pub paused: Option<Paused>,
     /// How many deliveries are pending or leased.
-    pub waiting: DeliveryCount,
+    pub waiting: Count,
     /// How many are dead.
-    pub dead: DeliveryCount,
+    pub dead: Count,
 }
 
 impl<Db: Database> Steadfast<Db> {
@@ -190,10 +191,7 @@ impl<Db: Database> Steadfast<Db> {
 
 /// A target of which nothing is known but its name.
 fn nothing_of(name: &str) -> ListedTarget {
-    let none = DeliveryCount {
-        at_least: 0,
-        is_exact: true,
-    };
+    let none = Count::default();
     ListedTarget {
         name: name.to_owned(),
         patterns: Vec::new(),
@@ -212,8 +210,8 @@ impl ListedTarget {
         self.is_known |= is_known(row, now);
         self.seen_at = self.seen_at.max(row.seen_at.map(|at| Timestamp(at).into()));
         self.paused = self.paused.take().or_else(|| Paused::read(row));
-        self.waiting = self.waiting.plus(DeliveryCount::of(row.waiting, COUNT_MAX));
-        self.dead = self.dead.plus(DeliveryCount::of(row.dead, COUNT_MAX));
+        self.waiting = self.waiting.plus(Count::of(row.waiting, COUNT_MAX));
+        self.dead = self.dead.plus(Count::of(row.dead, COUNT_MAX));
     }
 }
 

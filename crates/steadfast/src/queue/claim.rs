@@ -28,13 +28,17 @@ impl<Db: Database> Engine<Db> {
     pub(super) async fn claim(&mut self) -> Result<Found> {
         let wanted = self.wanted();
         if wanted.is_empty() {
+            self.next_in = None;
             return Ok(Found {
                 rows: Vec::new(),
                 is_full: true,
                 has_more: false,
             });
         }
-        let freed = std::mem::take(&mut self.freed);
+        let mut freed = std::mem::take(&mut self.freed);
+        // Two who wait for the same rows do so in the same order.
+        freed.sort_unstable();
+        freed.dedup();
         let holder = self.holder.clone();
         let claim = Claim {
             wanted: &wanted,
@@ -59,6 +63,7 @@ impl<Db: Database> Engine<Db> {
         };
         for Buried { lease, chain } in claims.buried {
             telemetry::row_died(&lease.kind, &lease.item, "lease_expired");
+            telemetry::deliveries_ended(&lease.kind, "dead", 1);
             self.freed.extend(chain);
         }
         self.next_in = claims.next_in;

@@ -246,7 +246,7 @@ impl<Db: Database> Engine<Db> {
         let sf = self.sf.clone();
         self.sf.tasks().spawn(async move {
             let lease = claimed.lease.clone();
-            let ended = run(work, sf, claimed, lost).await;
+            let ended = run(work, sf, claimed, lost, asked_at).await;
             // Whoever claimed it has gone: so has the process, or nearly.
             let _ = ends.send((lease, ended));
         });
@@ -321,7 +321,7 @@ impl<Db: Database> Engine<Db> {
                 let claimed = Arc::new(row);
                 let lost = self.hold(&claimed, &*work, asked_at);
                 let lease = claimed.lease.clone();
-                let ended = run(work, self.sf.clone(), claimed, lost).await;
+                let ended = run(work, self.sf.clone(), claimed, lost, asked_at).await;
                 self.note((lease, ended));
                 count += 1;
             }
@@ -372,6 +372,7 @@ async fn run<Db: Database>(
     sf: Steadfast<Db>,
     claimed: Arc<Claimed>,
     lost: CancellationToken,
+    asked_at: Instant,
 ) -> Ended {
     let id = WorkId {
         item: claimed.lease.item,
@@ -379,6 +380,9 @@ async fn run<Db: Database>(
         attempt: claimed.attempt,
     };
     sf.passes(WorkPoint::AfterClaim, &id);
+    if claimed.attempt == 1 {
+        telemetry::delivery_starts(&claimed.lease.kind, claimed.due_for + asked_at.elapsed());
+    }
     let span = telemetry::work_span(&claimed);
     let working = work.run(sf.clone(), claimed.clone(), lost.clone());
     let working = AssertUnwindSafe(tracing::Instrument::instrument(working, span)).catch_unwind();

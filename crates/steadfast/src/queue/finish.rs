@@ -1,14 +1,17 @@
 //! Finishing: what ended is said to the database, all at once, and only to rows that are still ours.
 
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use super::engine::{Engine, Held};
 use super::{Back, Done, Ended, FailureRow};
 use crate::clock::random;
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind};
+use crate::lease::Lease;
 use crate::retry::Decision;
 use crate::store::{Database, Store};
 use crate::telemetry::{self, Retry};
@@ -45,6 +48,46 @@ struct Ends<'f> {
     back: Vec<Back<'f>>,
 }
 
+/// How many attempts ended how, by kind.
+#[derive(Default)]
+struct Tally<'f> {
+    counts: HashMap<(&'f str, &'static str), u64>,
+    late: u64,
+}
+
+impl<'f> Tally<'f> {
+    /// Counts what was said of rows, of which these were still held.
+    fn add(&mut self, said: impl ExactSizeIterator<Item = (&'f Lease, &'static str)>, held: &[(Uuid, String)]) {
+        let all_held = said.len() == held.len();
+        let held: HashSet<_> = held.iter().map(|(item, kind)| (item, &**kind)).collect();
+        for (lease, result) in said {
+            let is_held = all_held || held.contains(&(&lease.item, &*lease.kind));
+            let result = if is_held { result } else { "lost" };
+            self.late += u64::from(!is_held);
+            *self.counts.entry((&lease.kind, result)).or_default() += 1;
+        }
+    }
+
+    /// Counts those that needed no word too, and tells.
+    fn tell(mut self, finished: &'f [Finished]) {
+        for finished in finished {
+            let result = match &finished.ended {
+                Ended::Settled => "delivered",
+                Ended::Lost => "lost",
+                Ended::Done(_) | Ended::Skipped(_) | Ended::Failed(_) => continue,
+            };
+            let kind = &*finished.held.claimed.lease.kind;
+            *self.counts.entry((kind, result)).or_default() += 1;
+        }
+        for ((kind, result), count) in self.counts {
+            telemetry::deliveries_ended(kind, result, count);
+        }
+        if self.late > 0 {
+            telemetry::rows_were_late(self.late);
+        }
+    }
+}
+
 impl<Db: Database> Engine<Db> {
     /// Says what has ended. What cannot be said now is said later; if it is too late then, the rows are done again.
     pub(super) async fn finish(&mut self) -> Result<()> {
@@ -77,20 +120,25 @@ impl<Db: Database> Engine<Db> {
         }
         let sf = self.sf.clone();
         let offset = sf.clock().ahead();
+        let mut tally = Tally::default();
         if !ends.done.is_empty() {
-            let gone = self
+            let held = self
                 .ask("finish rows", async |link| {
                     sf.store().finish(link, &ends.done, offset).await
                 })
                 .await?;
-            telemetry::rows_finished(&ends.done, gone.len());
+            tally.add(ends.done.iter().map(|done| (done.lease, done.state)), &held);
         }
         if !ends.back.is_empty() {
-            self.ask("put rows back", async |link| {
-                sf.store().put_back(link, &ends.back, offset).await
-            })
-            .await?;
+            let held = self
+                .ask("put rows back", async |link| {
+                    sf.store().put_back(link, &ends.back, offset).await
+                })
+                .await?;
+            let result = |back: &Back<'_>| if back.after.is_some() { "retried" } else { "dead" };
+            tally.add(ends.back.iter().map(|back| (back.lease, result(back))), &held);
         }
+        tally.tell(finished);
         Ok(())
     }
 
@@ -139,7 +187,10 @@ impl<Db: Database> Engine<Db> {
             lease,
             after,
             gives_attempt_back: is_snooze,
-            leaves_chain: after.is_none() && options.dead_make_room,
+            leaves_chain: claimed
+                .chain
+                .as_deref()
+                .filter(|_| after.is_none() && options.dead_make_room),
             failure: (!is_snooze).then(|| failure_row(attempt, failure)),
         }
     }
@@ -152,7 +203,7 @@ impl<Db: Database> Engine<Db> {
                 lease: &held.claimed.lease,
                 after: Some(Duration::ZERO),
                 gives_attempt_back: true,
-                leaves_chain: false,
+                leaves_chain: None,
                 failure: None,
             })
             .collect();

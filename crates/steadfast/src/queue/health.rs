@@ -8,12 +8,14 @@ use crate::telemetry;
 
 /// How long the engine may be without the database before the process says that it is not well: longer than a restart of
 /// the database takes.
+#[cfg_attr(not(feature = "axum"), allow(dead_code, reason = "only /readyz asks"))]
 const TROUBLE_MAX: Duration = Duration::from_secs(15);
 
 /// How the engine of this process is doing.
 #[derive(Default)]
 pub(crate) struct Health(Mutex<Option<Trouble>>);
 
+#[cfg_attr(not(feature = "axum"), allow(dead_code, reason = "only /readyz asks"))]
 struct Trouble {
     since: Instant,
     code: Code,
@@ -41,11 +43,20 @@ impl Health {
     }
 
     /// What has been wrong for too long.
+    #[cfg_attr(not(feature = "axum"), allow(dead_code, reason = "only /readyz asks"))]
     pub(crate) fn trouble(&self) -> Option<(Code, Duration)> {
         let trouble = self.lock();
         let trouble = trouble.as_ref()?;
         let lasts = trouble.since.elapsed();
         (lasts >= TROUBLE_MAX).then_some((trouble.code, lasts))
+    }
+
+    /// Lets the present trouble have begun earlier.
+    #[cfg(all(test, feature = "sqlite", feature = "axum"))]
+    pub(crate) fn has_failed_for(&self, lasts: Duration) {
+        if let Some(trouble) = self.lock().as_mut() {
+            trouble.since = Instant::now().checked_sub(lasts).expect("the machine runs that long");
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Trouble>> {

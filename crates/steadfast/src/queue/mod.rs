@@ -126,6 +126,8 @@ pub(crate) struct Claimed {
     pub(crate) attempt: u32,
     /// How long ago the first one began.
     pub(crate) elapsed: Duration,
+    /// How long ago it was due, when it was claimed.
+    pub(crate) due_for: Duration,
     pub(crate) chain: Option<Arc<str>>,
     /// Whether its lease has expired so often that no other such row is worked on beside it.
     pub(crate) is_suspect: bool,
@@ -164,8 +166,8 @@ pub(crate) struct Back<'b> {
     pub(crate) after: Option<Duration>,
     /// Whether the attempt counts as none.
     pub(crate) gives_attempt_back: bool,
-    /// Whether those behind it wait for it no longer.
-    pub(crate) leaves_chain: bool,
+    /// The chain whose rows wait for it no longer.
+    pub(crate) leaves_chain: Option<&'b str>,
     /// What is written into its history of errors.
     pub(crate) failure: Option<FailureRow>,
 }

@@ -32,6 +32,7 @@ use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, Owner, Quota, Reco
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
+use crate::outbox::stats::{FinishedRow, KindRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
 use crate::queue::{Back, Claim, Claims, Done};
 
@@ -158,6 +159,14 @@ pub(crate) trait Store<Db: Database>:
     /// Counts the keys at these places that have expired.
     fn count_expired(&self, places: Range<i64>, offset: Offset) -> impl Future<Output = Result<u64>> + Send;
 
+    /// The places that messages, or the deliveries in the history, are at, in stretches that one statement may look at.
+    fn aged_stretches(&self, table: Aging) -> impl Future<Output = Result<Vec<Range<i64>>>> + Send;
+    /// Deletes what nobody waits for at these places, in a transaction of its own: messages with their failures, or
+    /// deliveries in the history.
+    fn delete_aged(&self, table: Aging, places: Range<i64>, aged: Aged) -> impl Future<Output = Result<u64>> + Send;
+    /// Counts what nobody waits for at these places.
+    fn count_aged(&self, table: Aging, places: Range<i64>, aged: Aged) -> impl Future<Output = Result<u64>> + Send;
+
     // Leases.
 
     /// Takes a lease, or renews one's own, and says its token. `None`: somebody else holds it.
@@ -246,6 +255,18 @@ pub(crate) trait Store<Db: Database>:
         messages: &[NewMessage],
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
+
+    // How the outbox is doing.
+
+    /// Counts the rows of the queue, kind by kind, up to a limit.
+    fn kind_counts(&self, offset: Offset) -> impl Future<Output = Result<Vec<KindRow>>> + Send;
+    /// Counts the rows that have left the queue since then, kind by kind, up to a limit; `first` is the smallest id of a
+    /// message that was published since then.
+    fn finished_since(&self, since: Timestamp, first: Uuid) -> impl Future<Output = Result<Vec<FinishedRow>>> + Send;
+    /// Counts the messages with this id or a later one, and their rows that are still to do, up to a limit.
+    fn published_since(&self, first: Uuid) -> impl Future<Output = Result<PublishedRow>> + Send;
+    /// How large the tables are.
+    fn outbox_size(&self, offset: Offset) -> impl Future<Output = Result<SizeRow>> + Send;
 
     // The caller's own transaction.
 
@@ -363,6 +384,22 @@ pub(crate) struct LookUp {
 pub(crate) enum Doomed<'a> {
     Expired(Offset),
     OwnedBy(&'a Owner),
+}
+
+/// A table whose rows go when they are old enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aging {
+    /// Messages, and their failed attempts with them: by when they were published.
+    Messages,
+    /// Deliveries that have ended: by when they did.
+    History,
+}
+
+/// How old that is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aged {
+    pub(crate) retention: Duration,
+    pub(crate) offset: Offset,
 }
 
 /// What is written when a command ends.

@@ -377,7 +377,8 @@ where
         true
     }
 
-    async fn run(&mut self, tx: Tx<Db>, options: &CommandOptions) -> Handled<Db, Response> {
+    async fn run(&mut self, mut tx: Tx<Db>, options: &CommandOptions) -> Handled<Db, Response> {
+        tx.read_origin(&self.parts.headers);
         let slot = Slot::new(tx);
         // Whatever ends this future, the transaction does not live on in a copy of the request's extensions.
         let _lent = slot.lend();

@@ -28,7 +28,8 @@ impl<Db: Database> Steadfast<Db> {
             .with_state(self.clone())
     }
 
-    /// Whether this process can take work: it is not stopping, the database answers, and the tables are ours.
+    /// Whether this process can take work: it is not stopping, the database answers, the tables are ours, and the dispatcher,
+    /// if it runs, gets through to the queue. Dead letters and paused targets are for people, not for a load balancer.
     pub(crate) async fn readiness(&self) -> Vec<(&'static str, Result<()>)> {
         let stopping = if self.is_stopping() {
             Err(Error::new(Code::ShuttingDown, "the process is shutting down"))
@@ -39,7 +40,26 @@ impl<Db: Database> Steadfast<Db> {
         let tables = self
             .within_time(async |sf: Self| sf.store().check_tables_suffice().await)
             .await;
-        vec![("running", stopping), ("database", database), ("tables", tables)]
+        vec![
+            ("running", stopping),
+            ("database", database),
+            ("tables", tables),
+            ("dispatcher", self.can_dispatch()),
+        ]
+    }
+
+    fn can_dispatch(&self) -> Result<()> {
+        match self.dispatching().trouble() {
+            None => Ok(()),
+            Some((code, lasts)) => Err(Error::new(
+                code,
+                format!(
+                    "no message could be delivered for {} s: {}",
+                    lasts.as_secs(),
+                    code.title()
+                ),
+            )),
+        }
     }
 
     /// Asks in a task of its own: what takes too long goes on, so that no query is cut off in the middle.
@@ -105,5 +125,43 @@ async fn explain(Path(code): Path<String>) -> Response {
         )
         .into_response(),
         None => (StatusCode::NOT_FOUND, "there is no problem of this code\n").into_response(),
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dispatcher_in_trouble_makes_the_process_not_ready_and_says_why() {
+        let sf = Steadfast::<sqlx::Sqlite>::open("sqlite::memory:")
+            .await
+            .expect("a private file");
+        let ask = async || {
+            let response = readyz(State(sf.clone()), RawQuery(Some("verbose".to_owned()))).await;
+            let status = response.status();
+            let body = axum::body::to_bytes(response.into_body(), 4096)
+                .await
+                .expect("a short body");
+            (status, String::from_utf8(body.to_vec()).expect("text"))
+        };
+        let (status, body) = ask().await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(body.contains("[+] dispatcher ok\n"), "{body}");
+
+        let error = Error::new(Code::PoolExhausted, "no connection for the engine");
+        sf.dispatching().fails(&error);
+        assert_eq!(ask().await.0, StatusCode::OK, "a restart of the database takes as long");
+        sf.dispatching().has_failed_for(Duration::from_secs(17));
+        let (status, body) = ask().await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        let says = format!(
+            "[-] dispatcher {}: no message could be delivered for 17 s: ",
+            error.code()
+        );
+        assert!(body.contains("[+] database ok\n") && body.contains(&says), "{body}");
+
+        sf.dispatching().works();
+        assert_eq!(ask().await.0, StatusCode::OK);
     }
 }

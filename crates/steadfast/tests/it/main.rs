@@ -31,6 +31,16 @@ fn the_readme_shows_the_example_as_it_is() {
 }
 
 #[test]
+fn the_guide_shows_the_events_as_they_are() {
+    let (guide, example) = (
+        include_str!("../../../../docs/guide/outbox.md"),
+        include_str!("../../examples/events.rs"),
+    );
+    let (_, program) = example.split_once("use serde").unwrap();
+    assert!(guide.contains(program.trim()));
+}
+
+#[test]
 fn the_guide_shows_the_tests_as_they_are() {
     let (guide, tests) = (
         include_str!("../../../../docs/guide/testing.md"),

@@ -133,3 +133,47 @@ async fn an_event_takes_effect_once_wherever_its_process_dies(t: Harness<Db>) {
         );
     }
 }
+
+#[steadfast::test(sqlite, postgres)]
+async fn the_next_of_a_key_is_delivered_within_a_lease_wherever_a_process_dies(t: Harness<Db>) {
+    async fn reserve(tx: &mut Tx<Db>, event: OrderPlaced) -> Result<(), Failure> {
+        sqlx::query("INSERT INTO reserved (sku) VALUES ($1)")
+            .bind(&event.sku)
+            .execute(tx.db())
+            .await?;
+        Ok(())
+    }
+
+    async fn publish(t: &Harness<Db>) -> steadfast::Result<()> {
+        t.sf().reaction::<OrderPlaced>("stock.reserve").run(reserve);
+        let mail = |_: &EventCx, _: OrderPlaced| async { Ok(()) };
+        t.sf().reaction::<OrderPlaced>("mail.confirm").run_outside(mail);
+        t.sf().declare().await?;
+        let command = t.sf().command("orders.place", "key-1").owner(t.owner());
+        let placed = command.run(async |tx| {
+            for _ in 0..4 {
+                tx.publish(&OrderPlaced { sku: "tea".into() })?;
+            }
+            Ok(())
+        });
+        placed.await.map(drop)
+    }
+
+    t.prepare(TABLES).await;
+    t.crash_everywhere(
+        async |t| {
+            publish(t).await?;
+            // They have waited for long: nobody looks at those behind the first one soon.
+            t.advance("10m");
+            t.sf().drain().await.map(drop)
+        },
+        async |t, _| {
+            publish(t).await.unwrap();
+            t.advance("31s");
+            t.sf().drain().await.unwrap();
+            t.assert_count("reserved", 4).await;
+            t.assert_count(&table::<Db>("queue"), 0).await;
+        },
+    )
+    .await;
+}

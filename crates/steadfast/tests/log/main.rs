@@ -138,7 +138,36 @@ async fn a_command_that_runs_again_is_logged_as_every_retry_is() {
     );
 }
 
+/// Rows of a kind that no process has ever known, looked at twice.
+async fn rows_that_nobody_knows_are_worth_one_line<Db: TestDatabase>(kind: &str) {
+    listen();
+    let harness = fresh::<Db>().await;
+    let (queue, now) = (Db::table("queue"), if Db::IS_SQLITE { "0" } else { "'epoch'" });
+    let id = "019b0000-0000-7000-8000-000000000001";
+    harness
+        .run(&format!(
+            "INSERT INTO {queue} (visible_at, due_at, item, state, kind) VALUES ({now}, {now}, '{id}', 'pending', '{kind}')"
+        ))
+        .await;
+    for _ in 0..2 {
+        assert!(harness.sf.refresh_gauges().await.unwrap());
+    }
+    let text = logged();
+    let lines = text.lines().filter(|line| line.contains(kind) && line.contains("WARN"));
+    let lines: Vec<_> = lines.collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains("rows are due that no running process knows") && lines[0].contains("due=1"),
+        "{lines:?}"
+    );
+}
+
 mod sqlite {
+    #[tokio::test]
+    async fn rows_that_nobody_knows_are_worth_one_line() {
+        super::rows_that_nobody_knows_are_worth_one_line::<sqlx::Sqlite>("lost.sqlite").await;
+    }
+
     #[tokio::test]
     async fn keys_bodies_and_answers_do_not_reach_the_log() {
         super::canaries_stay_out_of_the_log::<sqlx::Sqlite>().await;
@@ -146,6 +175,11 @@ mod sqlite {
 }
 
 mod postgres {
+    #[tokio::test]
+    async fn rows_that_nobody_knows_are_worth_one_line() {
+        super::rows_that_nobody_knows_are_worth_one_line::<sqlx::Postgres>("lost.postgres").await;
+    }
+
     #[tokio::test]
     async fn keys_bodies_and_answers_do_not_reach_the_log() {
         super::canaries_stay_out_of_the_log::<sqlx::Postgres>().await;

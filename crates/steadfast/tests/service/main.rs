@@ -6,5 +6,6 @@
 mod events;
 mod guide;
 mod http;
+mod ladder;
 mod reactions;
 mod shapes;

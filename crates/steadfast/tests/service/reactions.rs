@@ -35,7 +35,7 @@ async fn open() -> Steadfast<Sqlite> {
 /// Only reactions, on two databases, with every option.
 struct Stock {
     limit: Duration,
-    workers: usize,
+    workers: u32,
 }
 
 #[steadfast::service(db = [Sqlite, Postgres])]
@@ -154,7 +154,7 @@ impl<T: ToString + Send + Sync, const N: usize> Generic<T, N>
 where
     T: Clone,
 {
-    #[on(OrderPlaced, retry(retries = 2), on_dead = skip, concurrency = N)]
+    #[on(OrderPlaced, retry(retries = 2), on_dead = skip, concurrency = N as u32)]
     pub(crate) async fn label(&self, tx: &mut Tx<Db>, event: &OrderPlaced) -> Result<(), Failure> {
         let labels = self.parts.clone().map(|part| part.to_string() + &event.sku);
         let insert = "INSERT INTO labels (label) VALUES ($1)";
@@ -227,7 +227,7 @@ mod by_macro {
                     Ok(())
                 }
 
-                fn workers(&self) -> usize {
+                fn workers(&self) -> u32 {
                     3
                 }
             }

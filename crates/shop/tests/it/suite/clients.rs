@@ -14,6 +14,8 @@ async fn nobody_gets_in_without_a_token() {
         ("POST", "/orders"),
         ("GET", "/payments"),
         ("POST", "/payments"),
+        ("POST", "/orders/01890000-0000-7000-8000-000000000000/cancel"),
+        ("GET", "/stock"),
     ] {
         let request = shop.request(method, path).key("key-1");
         for request in [

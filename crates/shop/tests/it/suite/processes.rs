@@ -72,11 +72,13 @@ async fn the_lab_says_what_it_can_do() {
         "POST /lab/release",
         "POST /lab/clock",
         "user-c",
+        "--fault stock.reserve/poison:kill=after_write",
+        "before_finish",
     ] {
         assert!(lab.text().contains(word), "{word}");
     }
     let page = shop.request("GET", "/").send().await.text();
-    assert!(page.contains("Crash now"));
+    assert!(page.contains("Crash now") && page.contains("curl-stock"));
 }
 
 #[tokio::test]

@@ -383,9 +383,9 @@ impl Letters<Postgres> for PostgresStore {
                 SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
             ), said AS (
                 INSERT INTO steadfast.messages
-                       (number, created_at, expires_at, version, id, type, content_type, correlation_id, causation_id,
-                        traceparent, ordering_key, headers, redacted, payload)
-                SELECT nextval('steadfast.numbers'), c.now, m.expires_at, m.version, $3, m.type, m.content_type,
+                       (number, created_at, expires_at, version, id, type, source, content_type, correlation_id,
+                        causation_id, traceparent, ordering_key, headers, redacted, payload)
+                SELECT nextval('steadfast.numbers'), c.now, m.expires_at, m.version, $3, m.type, m.source, m.content_type,
                        m.correlation_id, m.id::text, m.traceparent, m.ordering_key, $5, m.redacted, $6
                 FROM steadfast.messages AS m, clock AS c
                 WHERE m.id = $2

@@ -13,6 +13,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod stats;
 mod targets;
 
 use std::future::Future;
@@ -27,8 +28,8 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::{
-    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal, Settlement, Store,
-    begin_transaction, classify_common, commit_transaction, rollback_transaction,
+    Aged, Aging, AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal,
+    Settlement, Store, begin_transaction, classify_common, commit_transaction, rollback_transaction,
 };
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
 use crate::breaker::{BreakerRow, BreakerWrite};
@@ -37,6 +38,7 @@ use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
+use crate::outbox::stats::{FinishedRow, KindRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
 use crate::queue::{Back, Claim, Claims, Done};
 
@@ -334,6 +336,18 @@ impl Store<Postgres> for PostgresStore {
         purge::count_expired(&self.pool, &self.names, places, offset).await
     }
 
+    async fn aged_stretches(&self, table: Aging) -> Result<Vec<Range<i64>>> {
+        purge::aged_stretches(&self.pool, &self.names, table).await
+    }
+
+    async fn delete_aged(&self, table: Aging, places: Range<i64>, aged: Aged) -> Result<u64> {
+        purge::delete_aged(&self.pool, &self.names, table, places, aged).await
+    }
+
+    async fn count_aged(&self, table: Aging, places: Range<i64>, aged: Aged) -> Result<u64> {
+        purge::count_aged(&self.pool, &self.names, table, places, aged).await
+    }
+
     async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
         purge::take_lease(&self.pool, &self.names, name, holder, ttl, offset).await
     }
@@ -397,6 +411,22 @@ impl Store<Postgres> for PostgresStore {
 
     async fn publish_as_guest(&self, conn: &mut PgConnection, messages: &[NewMessage], offset: Offset) -> Result<()> {
         outbox::publish_as_guest(conn, &self.names, messages, offset).await
+    }
+
+    async fn kind_counts(&self, offset: Offset) -> Result<Vec<KindRow>> {
+        stats::kinds(&self.pool, &self.names, offset).await
+    }
+
+    async fn finished_since(&self, since: Timestamp, first: Uuid) -> Result<Vec<FinishedRow>> {
+        stats::finished_since(&self.pool, &self.names, since, first).await
+    }
+
+    async fn published_since(&self, first: Uuid) -> Result<PublishedRow> {
+        stats::published_since(&self.pool, &self.names, first).await
+    }
+
+    async fn outbox_size(&self, offset: Offset) -> Result<SizeRow> {
+        stats::size(&self.pool, &self.names, offset).await
     }
 
     async fn check_guest(&self, _: &mut PgConnection) -> Result<()> {

@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 
 use super::super::names::lock_number;
 use super::keys;
+use super::queue::show_next;
 use super::{Names, PostgresStore, Settlement, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
@@ -26,16 +27,16 @@ macro_rules! publish {
         ), input AS MATERIALIZED (
             SELECT *
             FROM unnest($3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::text[], $9::text[],
-                        $10::text[], $11::text[], $12::text[], $13::bytea[])
+                        $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[])
                  WITH ORDINALITY
                  AS i (id, type, version, delay, expires_after, ordering_key, redacted,
-                       correlation_id, causation_id, traceparent, payload, place)
+                       correlation_id, causation_id, traceparent, payload, source, place)
         ), said AS (
             INSERT INTO steadfast.messages
-                   (number, created_at, expires_at, version, id, type, content_type, correlation_id, causation_id,
+                   (number, created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id,
                     traceparent, ordering_key, redacted, payload)
             SELECT nextval('steadfast.numbers'), c.now, c.now + i.expires_after * interval '1 microsecond', i.version, i.id,
-                   i.type, 'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted,
+                   i.type, i.source, 'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted,
                    i.payload
             FROM (SELECT count(*) FROM locked) AS first, clock AS c, input AS i
             ORDER BY i.place
@@ -116,6 +117,12 @@ macro_rules! bind_messages {
                     .map(|message| message.payload.as_bytes())
                     .collect::<Vec<_>>(),
             )
+            .bind(
+                messages
+                    .iter()
+                    .map(|message| &*message.origin.source)
+                    .collect::<Vec<_>>(),
+            )
     }};
 }
 
@@ -172,8 +179,8 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
             INSERT INTO steadfast.keys
                    (hash, scope, tenant, owner, operation, value, fingerprint,
                     state, status, headers, body, format, created_at, expires_at)
-            SELECT $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, c.now,
-                   c.now + $26 * interval '1 microsecond'
+            SELECT $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, c.now,
+                   c.now + $27 * interval '1 microsecond'
             FROM clock AS c
             WHERE current_setting('sf.transaction', true) = 'open'
             RETURNING 1
@@ -213,12 +220,14 @@ pub(super) async fn settle_row(
         publish!(),
         ", gone AS (
             DELETE FROM steadfast.queue
-            WHERE item = $14 AND kind = $15 AND epoch = $16 AND token = $17 AND state = 'leased'
-            RETURNING item, kind, attempts
+            WHERE item = $15 AND kind = $16 AND epoch = $17 AND token = $18 AND state = 'leased'
+            RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
             SELECT c.now, g.attempts, g.item, 'delivered', g.kind FROM gone AS g, clock AS c
-        )
+        ), ",
+        show_next!("gone"),
+        "
         SELECT coalesce(current_setting('sf.transaction', true), '') = 'open',
                (SELECT count(*) FROM gone), (SELECT count(*) FROM sent)"
     ));

@@ -1,14 +1,15 @@
-//! What removes keys on PostgreSQL, and counts them.
+//! What removes keys and messages on PostgreSQL, and counts them.
 //!
 //! There is no index on expiry: every command would pay for it. Purging walks through the pages of the table
-//! instead, a stretch at a time, each a short statement that passes by whatever is locked.
+//! instead, a stretch at a time, each a short statement that passes by whatever is locked. The BRIN index on the age of
+//! messages would not do: where rows come and go, its ranges know the newest row they have, but not the oldest.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, SqlStr};
 
-use super::{Doomed, Names, PostgresStore, Quota, Settlement, Store};
+use super::{Aged, Aging, Doomed, Names, PostgresStore, Quota, Settlement, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
 
@@ -74,6 +75,106 @@ pub(super) async fn count_expired(pool: &PgPool, names: &Names, pages: Range<i64
         .fetch_one(pool)
         .await
         .map_err(|error| PostgresStore::error(error, "counting expired keys"))?;
+    Ok(count.unsigned_abs())
+}
+
+/// The pages that messages, or the deliveries in the history, are on.
+pub(super) async fn aged_stretches(pool: &PgPool, names: &Names, table: Aging) -> Result<Vec<Range<i64>>> {
+    let statement = names.sql(match table {
+        Aging::Messages => "SELECT pg_relation_size('steadfast.messages') / current_setting('block_size')::bigint",
+        Aging::History => "SELECT pg_relation_size('steadfast.history') / current_setting('block_size')::bigint",
+    });
+    let pages: i64 = sqlx::query_scalar(statement)
+        .fetch_one(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, "looking at the size of the outbox"))?;
+    let starts = (0..).map(|stretch| stretch * STEP).take_while(|first| *first < pages);
+    Ok(starts.map(|first| first..pages.min(first + STEP)).collect())
+}
+
+/// The messages on these pages that nobody waits for. `OFFSET 0` has the queue asked for each of them by its primary key:
+/// otherwise all of it might be read for every stretch.
+macro_rules! finished_messages {
+    ($columns:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM steadfast.messages AS m
+             WHERE m.ctid >= $1::text::tid AND m.ctid < $2::text::tid
+               AND m.created_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')
+               AND NOT EXISTS (SELECT FROM steadfast.queue AS q WHERE q.item = m.id OFFSET 0)"
+        )
+    };
+}
+
+/// Deletes what nobody waits for on these pages, as a transaction of its own.
+pub(super) async fn delete_aged(
+    pool: &PgPool,
+    names: &Names,
+    table: Aging,
+    pages: Range<i64>,
+    aged: Aged,
+) -> Result<u64> {
+    let statement = names.sql(match table {
+        Aging::Messages => concat!(
+            "
+            WITH doomed AS MATERIALIZED (",
+            finished_messages!("m.ctid, m.id"),
+            " FOR UPDATE OF m SKIP LOCKED
+            ), gone AS (
+                DELETE FROM steadfast.messages WHERE ctid = ANY (ARRAY (SELECT ctid FROM doomed))
+                RETURNING 1
+            ), forgotten AS (
+                DELETE FROM steadfast.failures
+                WHERE ctid = ANY (ARRAY (
+                    SELECT f.ctid
+                    FROM doomed AS d
+                    CROSS JOIN LATERAL (SELECT ctid FROM steadfast.failures WHERE item = d.id OFFSET 0) AS f))
+            )
+            SELECT count(*) FROM gone"
+        ),
+        Aging::History => {
+            "
+            WITH gone AS (
+                DELETE FROM steadfast.history
+                WHERE ctid >= $1::text::tid AND ctid < $2::text::tid
+                  AND finished_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')
+                RETURNING 1)
+            SELECT count(*) FROM gone"
+        }
+    });
+    on_pages(pool, statement, pages, aged, "deleting finished messages").await
+}
+
+/// Counts what nobody waits for on these pages.
+pub(super) async fn count_aged(
+    pool: &PgPool,
+    names: &Names,
+    table: Aging,
+    pages: Range<i64>,
+    aged: Aged,
+) -> Result<u64> {
+    let statement = names.sql(match table {
+        Aging::Messages => finished_messages!("count(*)"),
+        Aging::History => {
+            "
+            SELECT count(*) FROM steadfast.history
+            WHERE ctid >= $1::text::tid AND ctid < $2::text::tid
+              AND finished_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')"
+        }
+    });
+    on_pages(pool, statement, pages, aged, "counting finished messages").await
+}
+
+async fn on_pages(pool: &PgPool, statement: SqlStr, pages: Range<i64>, aged: Aged, what: &str) -> Result<u64> {
+    let count: i64 = sqlx::query_scalar(statement)
+        .bind(format!("({},0)", pages.start))
+        .bind(format!("({},0)", pages.end))
+        .bind(aged.offset.0)
+        .bind(micros(aged.retention))
+        .fetch_one(pool)
+        .await
+        .map_err(|error| PostgresStore::error(error, what))?;
     Ok(count.unsigned_abs())
 }
 

@@ -75,12 +75,36 @@ fn channel(names: &Names) -> String {
     format!("{}_queue", names.name())
 }
 
+/// Shows the row behind each one that leaves its chain, in the commit in which it leaves: nobody has to be alive to tell.
+macro_rules! show_next {
+    ($gone:literal) => {
+        concat!(
+            "shown AS (
+            UPDATE steadfast.queue AS q
+            SET visible_at = q.due_at
+            FROM ",
+            $gone,
+            " AS g
+            CROSS JOIN LATERAL (
+                SELECT item, kind
+                FROM steadfast.queue
+                WHERE chain = g.chain AND number > g.number
+                ORDER BY number
+                LIMIT 1) AS next
+            WHERE q.item = next.item AND q.kind = next.kind AND q.state = 'pending' AND q.visible_at > q.due_at
+        )"
+        )
+    };
+}
+pub(super) use show_next;
+
 /// Claims rows that are due, and those whose lease has expired: both are visible. One statement for all kinds.
 ///
-/// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while; who ends the
-/// earlier one looks at it directly (`freed`). Numbers of a chain are committed in their order, so whoever sees a row sees
-/// the earlier ones too. The rows of `freed` are waited for, before any other row is locked: another claim may just be
-/// putting one of them off.
+/// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while: the next one not
+/// before the lease of the first could have expired, those behind it longer. Who ends a row shows the one behind it
+/// ([`show_next`]), and looks at it directly (`freed`), in case another claim was just putting it off. Numbers of a chain
+/// are committed in their order, so whoever sees a row sees the earlier ones too. The rows of `freed` are waited for,
+/// before any other row is locked.
 ///
 /// It need not survive a crash of the server: a claim that is lost is made again.
 const CLAIM: &str = "
@@ -131,13 +155,17 @@ const CLAIM: &str = "
     ), looked AS MATERIALIZED (
         SELECT l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
                l.state = 'leased' AND l.attempts >= w.suspect_from AS is_suspect,
-               CASE WHEN l.chain IS NOT NULL
-                     AND EXISTS (SELECT FROM steadfast.queue AS earlier
-                                 WHERE earlier.chain = l.chain AND earlier.number < l.number) THEN 'wait'
-                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max                  THEN 'bury'
+               ahead.count AS ahead,
+               CASE WHEN ahead.count > 0                                     THEN 'wait'
+                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max THEN 'bury'
                     ELSE 'claim' END AS verdict
         FROM (SELECT * FROM freed UNION SELECT * FROM due UNION SELECT * FROM suspect) AS l
         JOIN wanted AS w ON w.kind = l.kind
+        CROSS JOIN LATERAL (
+            SELECT count(*)
+            FROM (SELECT FROM steadfast.queue AS earlier
+                  WHERE earlier.chain = l.chain AND earlier.number < l.number
+                  LIMIT 2) AS earlier) AS ahead
     ), claimed AS (
         UPDATE steadfast.queue AS q
         SET state      = CASE l.verdict WHEN 'claim' THEN 'leased' WHEN 'bury' THEN 'dead' ELSE q.state END,
@@ -151,12 +179,13 @@ const CLAIM: &str = "
                              WHEN 'claim' THEN c.now + l.lease * interval '1 microsecond'
                              WHEN 'bury'  THEN 'infinity'
                              -- The longer it has waited, the longer it is left alone.
-                             ELSE c.now + least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
-                                                interval '5 minutes') END
+                             ELSE c.now + CASE l.ahead WHEN 1 THEN l.lease * interval '1 microsecond' ELSE least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
+                                                interval '5 minutes') END END
         FROM looked AS l, clock AS c
         WHERE q.item = l.item AND q.kind = l.kind
         RETURNING q.item, q.kind, q.epoch, q.attempts, l.chain, l.verdict, l.is_suspect,
-                  (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed
+                  (extract(epoch FROM c.now - q.began_at) * 1000000)::bigint          AS elapsed,
+                  (extract(epoch FROM c.now - l.due_at) * 1000000)::bigint            AS due_for
     ), noted AS (
         INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
         SELECT c.now, l.epoch, l.attempts, l.item, l.kind, 'unknown', 'lease_expired',
@@ -166,7 +195,8 @@ const CLAIM: &str = "
         ON CONFLICT DO NOTHING
     )
     SELECT n.looked_at, n.next_in, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect, c.elapsed,
-           m.type, m.version, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
+           c.due_for,
+           m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
            (extract(epoch FROM m.created_at) * 1000000)::bigint                       AS created_at,
            m.expires_at <= n.now                                                      AS has_expired
     FROM (SELECT (SELECT count(*) FROM looked) AS looked_at, now, is_light,
@@ -236,6 +266,7 @@ fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Clai
         lease: read_lease(row, claim.token)?,
         attempt: get::<i32>(row, "attempts")?.unsigned_abs(),
         elapsed: duration(get(row, "elapsed")?),
+        due_for: duration(get(row, "due_for")?),
         chain: text("chain")?,
         is_suspect: get(row, "is_suspect")?,
         message: Message {
@@ -246,6 +277,7 @@ fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Clai
             has_expired: get::<Option<bool>>(row, "has_expired")?.unwrap_or(false),
             ordering_key: text("ordering_key")?,
             origin: Origin {
+                source: get::<&str>(row, "source")?.into(),
                 correlation_id: text("correlation_id")?,
                 causation_id: text("causation_id")?,
                 traceparent: text("traceparent")?,
@@ -300,20 +332,22 @@ pub(super) async fn finish(
     done: &[Done<'_>],
     offset: Offset,
 ) -> Result<Vec<(Uuid, String)>> {
-    let statement = names.sql(
+    let statement = names.sql(concat!(
         "
         WITH gone AS (
             DELETE FROM steadfast.queue AS q
             USING unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
                   AS d (item, kind, epoch, token, state, detail)
             WHERE q.item = d.item AND q.kind = d.kind AND q.epoch = d.epoch AND q.token = d.token AND q.state = 'leased'
-            RETURNING q.item, q.kind, q.attempts, d.state, d.detail
+            RETURNING q.item, q.kind, q.attempts, q.chain, q.number, d.state, d.detail
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind, detail)
             SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, state, kind, detail FROM gone
-        )
-        SELECT item, kind FROM gone",
-    );
+        ), ",
+        show_next!("gone"),
+        "
+        SELECT item, kind FROM gone"
+    ));
     sqlx::query_as(statement)
         .bind(offset.0)
         .bind(done.iter().map(|done| done.lease.item).collect::<Vec<_>>())
@@ -334,7 +368,7 @@ pub(super) async fn put_back(
     back: &[Back<'_>],
     offset: Offset,
 ) -> Result<Vec<(Uuid, String)>> {
-    let statement = names.sql(
+    let statement = names.sql(concat!(
         "
         WITH clock AS MATERIALIZED (
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
@@ -344,23 +378,26 @@ pub(super) async fn put_back(
                 due_at     = CASE WHEN b.after IS NULL THEN q.due_at ELSE c.now + b.after * interval '1 microsecond' END,
                 visible_at = CASE WHEN b.after IS NULL THEN 'infinity' ELSE c.now + b.after * interval '1 microsecond' END,
                 attempts   = q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END,
-                chain      = CASE WHEN b.leaves_chain THEN NULL ELSE q.chain END,
+                chain      = CASE WHEN b.leaves IS NULL THEN q.chain END,
                 token      = 0,
                 holder     = NULL
-            FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::boolean[],
+            FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::text[],
                         $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[])
-                 AS b (item, kind, epoch, token, after, gives_back, leaves_chain, attempt, failure, code, message, fingerprint),
+                 AS b (item, kind, epoch, token, after, gives_back, leaves, attempt, failure, code, message, fingerprint),
                  clock AS c
             WHERE q.item = b.item AND q.kind = b.kind AND q.epoch = b.epoch AND q.token = b.token AND q.state = 'leased'
-            RETURNING q.item, q.kind, q.epoch, b.attempt, b.failure, b.code, b.message, b.fingerprint
+            RETURNING q.item, q.kind, q.epoch, q.number, b.leaves AS chain,
+                      b.attempt, b.failure, b.code, b.message, b.fingerprint
         ), noted AS (
             INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
             SELECT c.now, b.epoch, b.attempt, b.item, b.kind, b.failure, b.code, b.message, b.fingerprint
             FROM back AS b, clock AS c
             WHERE b.attempt IS NOT NULL
-        )
-        SELECT item, kind FROM back",
-    );
+        ), ",
+        show_next!("back"),
+        "
+        SELECT item, kind FROM back"
+    ));
     let failures = || back.iter().map(|back| back.failure.as_ref());
     sqlx::query_as(statement)
         .bind(offset.0)
@@ -418,19 +455,21 @@ pub(super) async fn see<'e>(
 /// Moves one row to the history in the transaction of what was done, and fails unless this is the transaction that was
 /// begun for it. False: the lease is lost.
 pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease, offset: Offset) -> Result<bool> {
-    let statement = names.sql(
+    let statement = names.sql(concat!(
         "
         WITH gone AS (
             DELETE FROM steadfast.queue
             WHERE item = $2 AND kind = $3 AND epoch = $4 AND token = $5 AND state = 'leased'
-            RETURNING item, kind, attempts
+            RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
             SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, 'delivered', kind FROM gone
-        )
+        ), ",
+        show_next!("gone"),
+        "
         SELECT coalesce(current_setting('sf.transaction', true), '') = 'open' AS is_open,
-               (SELECT count(*) FROM gone)                                    AS gone",
-    );
+               (SELECT count(*) FROM gone)                                    AS gone"
+    ));
     let (is_open, gone): (bool, i64) = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(lease.item)

@@ -365,9 +365,9 @@ impl Letters<Sqlite> for SqliteStore {
         let statement = self.names.sql(
             "
             INSERT INTO steadfast_messages
-                   (created_at, expires_at, version, id, type, content_type, correlation_id, causation_id, traceparent,
+                   (created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id, traceparent,
                     ordering_key, headers, redacted, payload)
-            SELECT $1, m.expires_at, m.version, $3, m.type, m.content_type, m.correlation_id, m.id, m.traceparent,
+            SELECT $1, m.expires_at, m.version, $3, m.type, m.source, m.content_type, m.correlation_id, m.id, m.traceparent,
                    m.ordering_key, $5, m.redacted, $6
             FROM steadfast_messages AS m
             WHERE m.id = $2;

@@ -15,6 +15,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod stats;
 mod targets;
 mod writer;
 
@@ -28,8 +29,8 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
 use super::{
-    AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal, Settlement, Store,
-    classify_common,
+    Aged, Aging, AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal,
+    Settlement, Store, classify_common,
 };
 use crate::audit::{AuditEntry, AuditFilter, AuditRow};
 use crate::breaker::{BreakerRow, BreakerWrite};
@@ -38,6 +39,7 @@ use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
+use crate::outbox::stats::{FinishedRow, KindRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
 use crate::queue::{Back, Claim, Claims, Done};
 
@@ -261,6 +263,25 @@ impl Store<Sqlite> for SqliteStore {
         purge::count_expired(&self.readers, &self.names, places, offset).await
     }
 
+    async fn aged_stretches(&self, table: Aging) -> Result<Vec<Range<i64>>> {
+        purge::aged_stretches(&self.readers, &self.names, table).await
+    }
+
+    async fn delete_aged(&self, table: Aging, places: Range<i64>, aged: Aged) -> Result<u64> {
+        // A stretch that has nothing to go costs the writer nothing.
+        if self.count_aged(table, places.clone(), aged).await? == 0 {
+            return Ok(0);
+        }
+        let mut turn = self.writer.take_turn(false).await?;
+        let deleted = purge::delete_aged(&mut turn, &self.names, table, places, aged).await?;
+        self.end_turn(turn).await?;
+        Ok(deleted)
+    }
+
+    async fn count_aged(&self, table: Aging, places: Range<i64>, aged: Aged) -> Result<u64> {
+        purge::count_aged(&self.readers, &self.names, table, places, aged).await
+    }
+
     async fn take_lease(&self, name: &str, holder: &str, ttl: Duration, offset: Offset) -> Result<Option<i64>> {
         let mut turn = self.writer.take_turn(false).await?;
         let token = purge::take_lease(&mut turn, &self.names, name, holder, ttl, offset).await?;
@@ -368,6 +389,22 @@ impl Store<Sqlite> for SqliteStore {
         offset: Offset,
     ) -> Result<()> {
         outbox::publish(conn, &self.names, messages, offset).await
+    }
+
+    async fn kind_counts(&self, offset: Offset) -> Result<Vec<KindRow>> {
+        stats::kinds(&self.readers, &self.names, offset).await
+    }
+
+    async fn finished_since(&self, since: Timestamp, first: Uuid) -> Result<Vec<FinishedRow>> {
+        stats::finished_since(&self.readers, &self.names, since, first).await
+    }
+
+    async fn published_since(&self, first: Uuid) -> Result<PublishedRow> {
+        stats::published_since(&self.readers, &self.names, first).await
+    }
+
+    async fn outbox_size(&self, offset: Offset) -> Result<SizeRow> {
+        stats::size(&self.readers, &self.names, offset).await
     }
 
     async fn check_guest(&self, conn: &mut SqliteConnection) -> Result<()> {

@@ -14,10 +14,10 @@ macro_rules! publish_statements {
     () => {
         "
         INSERT INTO steadfast_messages
-               (created_at, expires_at, version, id, type, content_type, correlation_id, causation_id, traceparent,
+               (created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id, traceparent,
                 ordering_key, redacted, payload)
         SELECT $2, $2 + (m.value ->> 'expires_after'), m.value ->> 'version', m.value ->> 'id', m.value ->> 'type',
-               'application/json', m.value ->> 'correlation_id', m.value ->> 'causation_id', m.value ->> 'traceparent',
+               m.value ->> 'source', 'application/json', m.value ->> 'correlation_id', m.value ->> 'causation_id', m.value ->> 'traceparent',
                m.value ->> 'ordering_key', m.value ->> 'redacted', CAST(m.value ->> 'payload' AS BLOB)
         FROM json_each($1) AS m
         WHERE true
@@ -51,6 +51,7 @@ pub(super) fn encode(messages: &[NewMessage]) -> String {
             "redacted": message.redacted,
             "correlation_id": message.origin.correlation_id.as_deref(),
             "causation_id": message.origin.causation_id.as_deref(),
+            "source": &*message.origin.source,
             "traceparent": message.origin.traceparent.as_deref(),
             "payload": message.payload,
         })

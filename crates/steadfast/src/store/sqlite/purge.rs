@@ -1,4 +1,4 @@
-//! What removes keys on SQLite, and counts them.
+//! What removes keys and messages on SQLite, and counts them.
 //!
 //! There is no index on expiry: every command would pay for it. Purging walks through the rows in the order they were
 //! written in, a stretch at a time, each a turn on the writer like any other.
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sqlx::{SqliteConnection, SqlitePool};
 
-use super::{Doomed, Names, Quota, Settlement, SqliteStore, Store};
+use super::{Aged, Aging, Doomed, Names, Quota, Settlement, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::error::Result;
 
@@ -70,6 +70,114 @@ pub(super) async fn count_expired(
         .fetch_one(readers)
         .await
         .map_err(|error| SqliteStore::error(error, "counting expired keys"))?;
+    Ok(count.unsigned_abs())
+}
+
+/// The row numbers of messages, or of the deliveries in the history. Numbers never come again, and a dead letter may have an
+/// old one: the gaps behind it are passed by.
+pub(super) async fn aged_stretches(readers: &SqlitePool, names: &Names, table: Aging) -> Result<Vec<Range<i64>>> {
+    let statement = names.sql(match table {
+        Aging::Messages => {
+            "
+            WITH RECURSIVE starts (first) AS (
+                SELECT min(number) FROM steadfast_messages
+                UNION ALL
+                SELECT (SELECT min(number) FROM steadfast_messages WHERE number >= s.first + $1)
+                FROM starts AS s WHERE s.first IS NOT NULL)
+            SELECT first FROM starts WHERE first IS NOT NULL"
+        }
+        Aging::History => {
+            "
+            WITH RECURSIVE starts (first) AS (
+                SELECT min(rowid) FROM steadfast_history
+                UNION ALL
+                SELECT (SELECT min(rowid) FROM steadfast_history WHERE rowid >= s.first + $1)
+                FROM starts AS s WHERE s.first IS NOT NULL)
+            SELECT first FROM starts WHERE first IS NOT NULL"
+        }
+    });
+    let starts: Vec<i64> = sqlx::query_scalar(statement)
+        .bind(STEP)
+        .fetch_all(readers)
+        .await
+        .map_err(|error| SqliteStore::error(error, "looking at the size of the outbox"))?;
+    Ok(starts
+        .into_iter()
+        .map(|first| first..first.saturating_add(STEP))
+        .collect())
+}
+
+/// What nobody waits for among these rows: messages, or deliveries in the history.
+macro_rules! finished_messages {
+    () => {
+        "FROM steadfast_messages AS m
+         WHERE m.number >= $1 AND m.number < $2 AND m.created_at <= $3
+           AND NOT EXISTS (SELECT 1 FROM steadfast_queue AS q WHERE q.item = m.id)"
+    };
+}
+macro_rules! finished_deliveries {
+    () => {
+        "FROM steadfast_history WHERE rowid >= $1 AND rowid < $2 AND finished_at <= $3"
+    };
+}
+
+/// Deletes what nobody waits for among these rows. Whoever has the turn is alone, so both statements find the same.
+pub(super) async fn delete_aged(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    table: Aging,
+    rows: Range<i64>,
+    aged: Aged,
+) -> Result<u64> {
+    let until = aged.offset.now().before(aged.retention).0;
+    let statements: &[&'static str] = match table {
+        Aging::Messages => &[
+            concat!(
+                "DELETE FROM steadfast_failures WHERE item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
+                "DELETE FROM steadfast_messages WHERE number IN (SELECT m.number ",
+                finished_messages!(),
+                ")"
+            ),
+        ],
+        Aging::History => &[concat!("DELETE ", finished_deliveries!())],
+    };
+    let mut deleted = 0;
+    for statement in statements {
+        let gone = sqlx::query(names.sql(statement))
+            .bind(rows.start)
+            .bind(rows.end)
+            .bind(until)
+            .execute(&mut *conn)
+            .await
+            .map_err(|error| SqliteStore::error(error, "deleting finished messages"))?;
+        deleted = gone.rows_affected();
+    }
+    Ok(deleted)
+}
+
+/// Counts what nobody waits for among these rows.
+pub(super) async fn count_aged(
+    readers: &SqlitePool,
+    names: &Names,
+    table: Aging,
+    rows: Range<i64>,
+    aged: Aged,
+) -> Result<u64> {
+    let statement = names.sql(match table {
+        Aging::Messages => concat!("SELECT count(*) ", finished_messages!()),
+        Aging::History => concat!("SELECT count(*) ", finished_deliveries!()),
+    });
+    let count: i64 = sqlx::query_scalar(statement)
+        .bind(rows.start)
+        .bind(rows.end)
+        .bind(aged.offset.now().before(aged.retention).0)
+        .fetch_one(readers)
+        .await
+        .map_err(|error| SqliteStore::error(error, "counting finished messages"))?;
     Ok(count.unsigned_abs())
 }
 

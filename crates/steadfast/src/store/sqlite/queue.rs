@@ -25,7 +25,7 @@ use crate::telemetry;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The visible time of a row that is never looked at.
-const NEVER: i64 = i64::MAX;
+pub(super) const NEVER: i64 = i64::MAX;
 
 /// How the engine hears of other processes: by the log of the file, which every commit changes.
 pub(crate) struct Link {
@@ -101,14 +101,14 @@ pub(super) async fn glance(readers: &SqlitePool, names: &Names, claim: &Claim<'_
 
 /// Claims rows that are due, and those whose lease has expired: both are visible.
 ///
-/// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while; who ends the
-/// earlier one has it looked at (`freed`).
+/// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while: the next one not
+/// before the lease of the first could have expired, those behind it longer. Who ends a row shows the one behind it
+/// ([`show_heads`]).
 pub(super) async fn claim(turn: &mut Turn, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
     let mut claims = Claims::default();
     let now = offset.now().0;
-    if !claim.freed.is_empty() {
-        show_heads(turn, names, claim.freed).await?;
-    }
+    let freed: Vec<_> = claim.freed.iter().map(|chain| &**chain).collect();
+    show_heads(turn, names, &freed).await?;
     let mut suspects_left = i64::from(claim.takes_suspect);
     for place in due_kinds(turn, names, claim, now).await? {
         let Some(wanted) = claim.wanted.get(place) else {
@@ -146,7 +146,10 @@ fn encode_kinds(claim: &Claim<'_>) -> String {
 }
 
 /// Makes the first row of each chain visible, if it is due.
-async fn show_heads(conn: &mut SqliteConnection, names: &Names, chains: &[Arc<str>]) -> Result<()> {
+async fn show_heads(conn: &mut SqliteConnection, names: &Names, chains: &[&str]) -> Result<()> {
+    if chains.is_empty() {
+        return Ok(());
+    }
     let statement = names.sql(
         "
         UPDATE steadfast_queue AS q
@@ -155,7 +158,6 @@ async fn show_heads(conn: &mut SqliteConnection, names: &Names, chains: &[Arc<st
         WHERE q.chain = f.value AND q.state = 'pending' AND q.visible_at > q.due_at
           AND q.number = (SELECT min(head.number) FROM steadfast_queue AS head WHERE head.chain = f.value)",
     );
-    let chains: Vec<_> = chains.iter().map(|chain| &**chain).collect();
     sqlx::query(statement)
         .bind(json!(chains).to_string())
         .execute(conn)
@@ -178,15 +180,17 @@ async fn claim_kind(
         "
         SELECT * FROM (
             SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, false AS is_suspect,
-                   q.chain IS NOT NULL AND EXISTS (SELECT 1 FROM steadfast_queue AS earlier
-                                                   WHERE earlier.chain = q.chain AND earlier.number < q.number) AS waits
+                   (SELECT count(*)
+                    FROM (SELECT 1 FROM steadfast_queue AS earlier
+                          WHERE earlier.chain = q.chain AND earlier.number < q.number
+                          LIMIT 2)) AS ahead
             FROM steadfast_queue AS q
             WHERE q.kind = $1 AND q.visible_at <= $2 AND NOT (q.state = 'leased' AND q.attempts >= $5)
             ORDER BY q.visible_at
             LIMIT $3)
         UNION ALL
         SELECT * FROM (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, true AS is_suspect, false AS waits
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, true AS is_suspect, 0 AS ahead
             FROM steadfast_queue AS q
             WHERE q.kind = $1 AND q.visible_at <= $2 AND q.state = 'leased' AND q.attempts >= $5
             ORDER BY q.visible_at
@@ -212,12 +216,18 @@ async fn claim_kind(
             expired.push(json!({ "item": item, "epoch": epoch, "attempts": attempts }));
         }
         *suspects_left -= i64::from(is_suspect);
-        if get::<bool>(row, "waits")? {
+        let ahead: i64 = get(row, "ahead")?;
+        if ahead > 0 {
             // The longer it has waited, the longer it is left alone.
             const WAIT_MAX: i64 = 5 * 60 * 1_000_000;
             let waited = now - get::<i64>(row, "due_at")?;
-            let until = now + waited.max(micros(wanted.lease)).min(WAIT_MAX);
-            changes.push(json!({ "item": item, "visible_at": until }));
+            let lease = micros(wanted.lease);
+            let wait = if ahead == 1 {
+                lease
+            } else {
+                waited.max(lease).min(WAIT_MAX)
+            };
+            changes.push(json!({ "item": item, "visible_at": now.saturating_add(wait) }));
         } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
             let leaves_chain = i32::from(wanted.dead_make_room);
             changes.push(json!({ "item": item, "visible_at": NEVER, "state": "dead", "leaves_chain": leaves_chain }));
@@ -239,6 +249,7 @@ async fn claim_kind(
                 epoch: epoch + 1,
                 attempt: attempts.unsigned_abs() + 1,
                 elapsed: duration(now - began_at),
+                due_for: duration(now - get::<i64>(row, "due_at")?),
                 chain: get::<Option<String>>(row, "chain")?.map(Arc::from),
                 is_suspect,
             });
@@ -283,6 +294,7 @@ struct Taken {
     epoch: i64,
     attempt: u32,
     elapsed: Duration,
+    due_for: Duration,
     chain: Option<Arc<str>>,
     is_suspect: bool,
 }
@@ -298,8 +310,8 @@ async fn read_messages(
 ) -> Result<()> {
     let statement = names.sql(
         "
-        SELECT t.key AS place, m.type, m.version, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
-               m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
+        SELECT t.key AS place, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent,
+               m.payload, m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
         FROM json_each($1) AS t
         JOIN steadfast_messages AS m ON m.id = t.value",
     );
@@ -327,6 +339,7 @@ async fn read_messages(
             },
             attempt: taken.attempt,
             elapsed: taken.elapsed,
+            due_for: taken.due_for,
             chain: taken.chain,
             is_suspect: taken.is_suspect,
             message: Message {
@@ -337,6 +350,7 @@ async fn read_messages(
                 has_expired: get(row, "has_expired")?,
                 ordering_key: text("ordering_key")?,
                 origin: Origin {
+                    source: get::<&str>(row, "source")?.into(),
                     correlation_id: text("correlation_id")?,
                     causation_id: text("causation_id")?,
                     traceparent: text("traceparent")?,
@@ -431,13 +445,16 @@ pub(super) async fn finish(
     let gone = names.sql(
         "
         DELETE FROM steadfast_queue
-        WHERE (item, kind) IN (SELECT d.value ->> 0, d.value ->> 1 FROM json_each($1) AS d)",
+        WHERE (item, kind) IN (SELECT d.value ->> 0, d.value ->> 1 FROM json_each($1) AS d)
+        RETURNING chain",
     );
-    sqlx::query(gone)
+    let chains: Vec<Option<String>> = sqlx::query_scalar(gone)
         .bind(json!(rows).to_string())
-        .execute(conn)
+        .fetch_all(&mut *conn)
         .await
         .map_err(|error| SqliteStore::error(error, "finishing rows"))?;
+    let chains: Vec<_> = chains.iter().flatten().map(String::as_str).collect();
+    show_heads(conn, names, &chains).await?;
     rows.into_iter().map(|(item, kind)| Ok((parse(&item)?, kind))).collect()
 }
 
@@ -449,6 +466,7 @@ pub(super) async fn put_back(
     offset: Offset,
 ) -> Result<Vec<(Uuid, String)>> {
     let now = offset.now().0;
+    let left: Vec<_> = back.iter().filter_map(|back| back.leaves_chain).collect();
     let encode = |back: &Back<'_>| {
         let at = back.after.map(|after| now.saturating_add(micros(after)));
         let failure = back.failure.as_ref();
@@ -457,7 +475,7 @@ pub(super) async fn put_back(
             json!({
                 "at": at,
                 "gives_back": i32::from(back.gives_attempt_back),
-                "leaves_chain": i32::from(back.leaves_chain),
+                "leaves_chain": i32::from(back.leaves_chain.is_some()),
                 "attempt": failure.map(|failure| failure.attempt),
                 "failure": failure.map(|failure| &failure.failure),
                 "code": failure.map(|failure| &failure.code),
@@ -502,9 +520,10 @@ pub(super) async fn put_back(
     let rows: Vec<(String, String)> = sqlx::query_as(returned)
         .bind(&back)
         .bind(NEVER)
-        .fetch_all(conn)
+        .fetch_all(&mut *conn)
         .await
         .map_err(|error| SqliteStore::error(error, "putting rows back"))?;
+    show_heads(conn, names, &left).await?;
     rows.into_iter().map(|(item, kind)| Ok((parse(&item)?, kind))).collect()
 }
 

@@ -187,19 +187,19 @@ async fn counting_expired_keys_deletes_none_and_says_what_purge_will() {
     for number in 0..12 {
         place(&sf, &harness.owner, &format!("key-{number}")).await;
     }
-    assert_eq!(sf.count_expired(|_| ()).await.unwrap(), 0);
+    assert_eq!(sf.count_expired(|_| ()).await.unwrap().keys, 0);
     clock.set_offset(2 * HOUR);
     let mut last = None;
-    assert_eq!(sf.count_expired(|walked| last = Some(walked)).await.unwrap(), 12);
+    assert_eq!(sf.count_expired(|walked| last = Some(walked)).await.unwrap().keys, 12);
     assert_eq!(
-        last.map(|walked| (walked.part, walked.keys)),
+        last.map(|walked| (walked.part, walked.expired.keys)),
         Some((1.0, 12)),
         "all of it was walked"
     );
     assert_eq!(harness.keys().await, 12);
     let mut last = None;
     sf.purge_watched(|walked| last = Some(walked)).await.unwrap();
-    assert_eq!(last.map(|walked| (walked.part, walked.keys)), Some((1.0, 12)));
+    assert_eq!(last.map(|walked| (walked.part, walked.expired.keys)), Some((1.0, 12)));
     assert_eq!(harness.keys().await, 0);
 }
 

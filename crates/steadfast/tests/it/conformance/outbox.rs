@@ -364,3 +364,123 @@ async fn two_reactions_of_one_name_are_refused() {
     let words = panic.downcast_ref::<String>().unwrap();
     assert!(words.contains("SF305") && words.contains("outbox.rs"), "{words}");
 }
+
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Tells the envelopes of what is delivered.
+fn tell_envelopes(sf: &Steadfast<Db>) -> tokio::sync::mpsc::UnboundedReceiver<serde_json::Value> {
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    let reaction = sf.reaction::<Tagged>("test.envelope");
+    reaction.run_outside(move |cx: &steadfast::EventCx, _| {
+        tell.send(cx.cloud_event()).unwrap();
+        async { Ok(()) }
+    });
+    told
+}
+
+#[tokio::test]
+async fn an_event_travels_in_the_envelope_of_cloudevents() {
+    let harness = fresh::<Db>().await;
+    let sf = Steadfast::builder(harness.sf.pool().clone())
+        .source("/shop")
+        .unwrap()
+        .build()
+        .await
+        .unwrap();
+    let mut told = tell_envelopes(&sf);
+    sf.declare().await.unwrap();
+    let event = Tagged {
+        tag: "a".into(),
+        key: Some("order-7".into()),
+    };
+    let command = sf.command("effects.make", "k").owner(&harness.owner);
+    let publish = command.run(async |tx| {
+        tx.set_correlation_id("request-1")?;
+        tx.set_traceparent(TRACEPARENT)?;
+        Ok(tx.publish(&event)?.to_string())
+    });
+    let id = publish.await.unwrap().value;
+    sf.drain().await.unwrap();
+    let mut envelope = told.recv().await.unwrap();
+    let time = envelope["time"].take();
+    assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
+    let key = sf.keys().page().await.unwrap().keys[0].id.to_string();
+    assert_eq!(
+        envelope,
+        serde_json::json!({
+            "specversion": "1.0",
+            "id": id,
+            "source": "/shop",
+            "type": "test.tagged",
+            "time": null,
+            "datacontenttype": "application/json",
+            "dataversion": 1,
+            "data": { "tag": "a", "key": "order-7" },
+            "correlationid": "request-1",
+            "causationid": key[..12],
+            "traceparent": TRACEPARENT,
+            "partitionkey": "order-7",
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_request_brings_along_what_its_events_belong_to() {
+    use axum::routing::post;
+    use tower::ServiceExt;
+
+    let harness = fresh::<Db>().await;
+    let mut told = tell_envelopes(&harness.sf);
+    harness.sf.declare().await.unwrap();
+    let place = async |mut tx: steadfast::CmdTx<Db>| {
+        tx.publish(&tagged("a")).unwrap();
+    };
+    let app = axum::Router::new()
+        .route("/orders", post(place).route_layer(harness.sf.idempotent()))
+        .layer(axum::Extension(harness.owner.clone()));
+    for (number, (header, value, correlation, trace)) in [
+        ("x-correlation-id", "mine", Some("mine"), None),
+        ("x-request-id", "theirs", Some("theirs"), None),
+        ("x-request-id", "not one word", None, None),
+        ("traceparent", TRACEPARENT, None, Some(TRACEPARENT)),
+        ("traceparent", "nonsense", None, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let request = axum::http::Request::post("/orders")
+            .header("idempotency-key", format!("k{number}"))
+            .header(header, value)
+            .body(axum::body::Body::empty())
+            .unwrap();
+        assert!(app.clone().oneshot(request).await.unwrap().status().is_success());
+        harness.sf.drain().await.unwrap();
+        let envelope = told.recv().await.unwrap();
+        let correlation = correlation.unwrap_or_else(|| envelope["id"].as_str().unwrap());
+        assert_eq!(envelope["correlationid"], correlation, "{header}: {value}");
+        assert_eq!(envelope["traceparent"].as_str(), trace, "{header}: {value}");
+    }
+}
+
+#[tokio::test]
+async fn the_caller_says_what_its_event_belongs_to() {
+    let harness = fresh::<Db>().await;
+    let mut told = tell_envelopes(&harness.sf);
+    harness.sf.declare().await.unwrap();
+    let mut tx = harness.sf.pool().begin().await.unwrap();
+    let caller = harness.sf.on(&mut tx).correlation_id("mine").traceparent(TRACEPARENT);
+    caller.publish(&tagged("a")).await.unwrap();
+    let wrong = harness.sf.on(&mut tx).traceparent("nonsense");
+    assert_eq!(
+        wrong.publish(&tagged("b")).await.unwrap_err().code(),
+        Code::EventInvalid
+    );
+    tx.commit().await.unwrap();
+    harness.sf.drain().await.unwrap();
+    let envelope = told.recv().await.unwrap();
+    assert_eq!(
+        (&envelope["correlationid"], &envelope["traceparent"]),
+        (&"mine".into(), &TRACEPARENT.into())
+    );
+    assert!(Steadfast::builder(harness.sf.pool().clone()).source("my shop").is_err());
+}

@@ -29,6 +29,7 @@ impl Event for Tagged {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "a number or a text, as it comes")]
 pub(super) fn tagged(tag: impl ToString) -> Tagged {
     Tagged {
         tag: tag.to_string(),
@@ -36,7 +37,8 @@ pub(super) fn tagged(tag: impl ToString) -> Tagged {
     }
 }
 
-fn ordered(key: &str, tag: impl ToString) -> Tagged {
+#[allow(clippy::needless_pass_by_value, reason = "a number or a text, as it comes")]
+pub(super) fn ordered(key: &str, tag: impl ToString) -> Tagged {
     Tagged {
         tag: tag.to_string(),
         key: Some(key.to_owned()),
@@ -65,49 +67,49 @@ pub(super) async fn rows(harness: &Harness<Db>, table: &str) -> i64 {
     Db::count(&harness.admin, &format!("SELECT count(*) FROM {}", Db::table(table))).await
 }
 
-async fn in_state(harness: &Harness<Db>, state: &str) -> i64 {
+pub(super) async fn in_state(harness: &Harness<Db>, state: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM {} WHERE state = '{state}'", Db::table("queue"));
     Db::count(&harness.admin, &sql).await
 }
 
 /// Tries again at once.
-fn at_once(retries: u32) -> RetryPolicy {
+pub(super) fn at_once(retries: u32) -> RetryPolicy {
     let policy = RetryPolicy::builder().retries(retries).backoff(Backoff::Immediate);
     policy.jitter(Jitter::None).build().unwrap()
 }
 
 /// Another process, with a lease of its own and a clock that is shared.
-async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Dispatcher) -> Steadfast<Db> {
+pub(super) async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Dispatcher) -> Steadfast<Db> {
     let builder = Steadfast::builder(Db::another_pool(harness, PoolSize::default()));
     let builder = builder.clock(clock.clone()).dispatcher(dispatcher);
     builder.build().await.unwrap()
 }
 
-fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
+pub(super) fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
     let sf = sf.clone();
     tokio::spawn(async move { sf.dispatch().await })
 }
 
-async fn stop(sf: &Steadfast<Db>, dispatching: tokio::task::JoinHandle<steadfast::Result<()>>) {
+pub(super) async fn stop(sf: &Steadfast<Db>, dispatching: tokio::task::JoinHandle<steadfast::Result<()>>) {
     sf.stop();
     dispatching.await.unwrap().unwrap();
 }
 
 /// What was heard, in order.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<String>>>);
+pub(super) struct Heard(Arc<Mutex<Vec<String>>>);
 
 impl Heard {
-    fn add(&self, tag: &str) {
+    pub(super) fn add(&self, tag: &str) {
         self.0.lock().unwrap().push(tag.to_owned());
     }
 
-    fn all(&self) -> Vec<String> {
+    pub(super) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 
     /// A reaction that hears.
-    fn hear(&self, sf: &Steadfast<Db>, name: &str, retry: RetryPolicy) {
+    pub(super) fn hear(&self, sf: &Steadfast<Db>, name: &str, retry: RetryPolicy) {
         let heard = self.clone();
         let hear = move |_: &EventCx, event: Tagged| {
             heard.add(&event.tag);
@@ -474,76 +476,6 @@ async fn work_that_is_under_way_ends_before_the_process_does_and_the_rest_stays_
     assert_eq!(Db::count(&harness.admin, &untouched).await, 7);
 }
 
-#[tokio::test]
-async fn events_of_one_key_come_one_after_another_in_the_order_of_their_commits() {
-    let harness = fresh::<Db>().await;
-    let heard = Heard::default();
-    let in_flight: Arc<Mutex<std::collections::HashSet<String>>> = Arc::default();
-    for worker in 0..4 {
-        let worker = process(&harness, &Clock::default(), Dispatcher::default().batch(7 + worker)).await;
-        let (heard, in_flight) = (heard.clone(), in_flight.clone());
-        let hear = move |cx: &EventCx, event: Tagged| {
-            let key = cx.ordering_key().unwrap().to_owned();
-            let (heard, in_flight, attempt) = (heard.clone(), in_flight.clone(), cx.attempt());
-            async move {
-                assert!(in_flight.lock().unwrap().insert(key.clone()), "two of one key at once");
-                tokio::task::yield_now().await;
-                in_flight.lock().unwrap().remove(&key);
-                // Some fail at first.
-                if event.tag.ends_with('3') && attempt == 1 {
-                    return Err(Failure::transient("busy", "once more"));
-                }
-                heard.add(&format!("{key}/{}", event.tag));
-                Ok(())
-            }
-        };
-        worker
-            .reaction::<Tagged>("test.hear")
-            .retry(at_once(5))
-            .run_outside(hear);
-        worker.declare().await.unwrap();
-        run(&worker);
-    }
-    const KEYS: usize = 10;
-    const EACH: usize = 12;
-    let mut publishers = Vec::new();
-    for publisher in 0..4 {
-        let sf = harness.another().await;
-        publishers.push(tokio::spawn(async move {
-            for number in 0..EACH {
-                // Two publishers share each half of the keys; each says who it is.
-                for key in (0..KEYS).filter(|key| key % 2 == publisher % 2) {
-                    publish(&sf, &ordered(&format!("k{key}"), format!("{publisher}-{number}"))).await;
-                }
-            }
-        }));
-    }
-    for publisher in publishers {
-        publisher.await.unwrap();
-    }
-    let all = KEYS * EACH * 2;
-    eventually("all are heard", || async { heard.all().len() >= all }).await;
-    let heard = heard.all();
-    assert_eq!(heard.len(), all);
-    // The order of commits is the order of numbers.
-    let numbers = format!(
-        "SELECT count(*) FROM {messages} AS one JOIN {messages} AS two
-         ON one.ordering_key = two.ordering_key AND one.number = two.number AND one.id <> two.id",
-        messages = Db::table("messages")
-    );
-    assert_eq!(Db::count(&harness.admin, &numbers).await, 0);
-    for key in 0..KEYS {
-        for publisher in 0..4 {
-            let prefix = format!("k{key}/{publisher}-");
-            let order: Vec<usize> = heard
-                .iter()
-                .filter_map(|heard| heard.strip_prefix(&prefix)?.parse().ok())
-                .collect();
-            assert!(order.is_sorted(), "{prefix}: {order:?}");
-        }
-    }
-}
-
 /// Hears, but never what is called bad.
 fn hear_the_good(sf: &Steadfast<Db>, heard: &Heard, on_dead: OnDead) {
     let heard = heard.clone();
@@ -667,6 +599,47 @@ async fn two_dispatchers_share_the_work_and_do_nothing_twice() {
     let doubled = "SELECT count(*) FROM (SELECT tag FROM effects GROUP BY tag HAVING count(*) > 1) AS twice";
     assert_eq!(Db::count(&harness.admin, doubled).await, 0);
     assert_eq!(harness.effects().await, 200);
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_doubles_and_loses_nothing() {
+    const ALL: i64 = 60;
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let worker = process(&harness, &clock, Dispatcher::default().batch(5)).await;
+        // Some fail at first, so that there are due times to jump over.
+        let stumble = async |tx: &mut Tx<Db>, event: Tagged| {
+            let is_first = tx.event().is_some_and(|cx| cx.attempt() == 1);
+            keep(tx, event.clone()).await?;
+            match is_first && event.tag.ends_with('3') {
+                true => Err(Failure::transient("busy", "once more")),
+                false => Ok(()),
+            }
+        };
+        let reaction = worker.reaction::<Tagged>("test.keep");
+        reaction.run(stumble);
+        worker.declare().await.unwrap();
+        running.push((run(&worker), worker));
+    }
+    for number in 0..ALL {
+        publish(&harness.sf, &tagged(number)).await;
+        // Ahead by hours, and back.
+        let hours = [0, 1, 0, 3][usize::try_from(number / 5).unwrap() % 4];
+        clock.set_offset(Duration::from_secs(hours * 3600));
+    }
+    // What was put off while the clock was ahead is due when it is there again.
+    clock.set_offset(Duration::from_secs(4 * 3600));
+    eventually("all have their effect", || async {
+        rows(&harness, "history").await == ALL
+    })
+    .await;
+    let distinct = Db::count(&harness.admin, "SELECT count(DISTINCT tag) FROM effects").await;
+    assert_eq!((harness.effects().await, distinct), (ALL, ALL));
+    for (dispatching, worker) in running {
+        stop(&worker, dispatching).await;
+    }
 }
 
 #[tokio::test]

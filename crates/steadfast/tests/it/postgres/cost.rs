@@ -193,3 +193,18 @@ async fn a_new_connection_learns_the_claim_once() {
     counted.run(&sf, "second", 1).await.unwrap();
     assert_eq!((count("PREPARE sf_claim_"), count(CLAIM)), (1, 3));
 }
+
+/// The house does it at most twice a minute, so that an idle process stays below 60 statements a minute.
+#[tokio::test]
+async fn the_gauges_cost_three_statements_and_one_where_another_process_has_them() {
+    let counted = Counted::new().await;
+    assert!(counted.sf.refresh_gauges().await.unwrap());
+    counted.proxy.reset_counts();
+    assert!(counted.sf.refresh_gauges().await.unwrap());
+    const LEASE: &str = "INSERT INTO steadfast.leases";
+    counted.assert_cost(3, &[LEASE, "WITH RECURSIVE used", "WITH clock"]);
+    let another = Steadfast::new(counted.pool.clone()).await.unwrap();
+    counted.proxy.reset_counts();
+    assert!(!another.refresh_gauges().await.unwrap());
+    counted.assert_cost(1, &[LEASE]);
+}

@@ -18,8 +18,14 @@ mod failures;
 mod http;
 #[path = "../conformance/in_flight.rs"]
 mod in_flight;
+#[path = "../conformance/order.rs"]
+mod order;
 #[path = "../conformance/outbox.rs"]
 mod outbox;
+#[path = "../conformance/outbox_life.rs"]
+mod outbox_life;
+#[path = "../conformance/outbox_stats.rs"]
+mod outbox_stats;
 #[path = "../conformance/own_transaction.rs"]
 mod own_transaction;
 #[path = "../conformance/letters.rs"]

@@ -25,7 +25,7 @@ pub enum CacheDropped {
 }
 
 pub struct Stock {
-    workers: usize,
+    workers: u32,
     lease: Duration,
 }
 

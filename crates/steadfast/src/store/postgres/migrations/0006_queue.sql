@@ -11,6 +11,7 @@ CREATE TABLE steadfast.messages (
     version        integer     NOT NULL,   -- of the type
     id             uuid        NOT NULL,
     type           text        NOT NULL,
+    source         text        NOT NULL,   -- who says it
     content_type   text        NOT NULL,
     correlation_id text,                   -- what it is all about
     causation_id   text,                   -- the message that brought it about
@@ -24,7 +25,7 @@ CREATE TABLE steadfast.messages (
 );
 
 -- For the purge, which looks for the old ones.
-CREATE INDEX messages_by_age ON steadfast.messages USING brin (created_at);
+CREATE INDEX messages_by_age ON steadfast.messages USING brin (created_at) WITH (autosummarize = on);
 
 -- Leased rows: work that is still to do. Whoever works on a row holds its lease, and everything that he says about it
 -- afterwards counts only while epoch and token are still his. What is done leaves this table.
@@ -61,9 +62,9 @@ CREATE TABLE steadfast.history (
     detail      text                   -- what the other side confirmed, or why it was skipped
 );
 
-CREATE INDEX history_by_age ON steadfast.history USING brin (finished_at);
+CREATE INDEX history_by_age ON steadfast.history USING brin (finished_at) WITH (autosummarize = on);
 -- Ids grow with time and rows end soon, so a coarse index finds them.
-CREATE INDEX history_by_item ON steadfast.history USING brin (item);
+CREATE INDEX history_by_item ON steadfast.history USING brin (item) WITH (autosummarize = on);
 
 -- Every attempt that failed.
 CREATE TABLE steadfast.failures (

@@ -8,6 +8,7 @@ CREATE TABLE steadfast_messages (
     version        INTEGER NOT NULL,  -- of the type
     id             TEXT    NOT NULL,
     type           TEXT    NOT NULL,
+    source         TEXT    NOT NULL,  -- who says it
     content_type   TEXT    NOT NULL,
     correlation_id TEXT,              -- what it is all about
     causation_id   TEXT,              -- the message that brought it about

@@ -1,0 +1,212 @@
+//! The accidents of deliveries, which no request asks for: whoever starts a process says by `--fault` what happens in it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use steadfast::testing::{WorkId, WorkPoint};
+use steadfast::{EventCx, Failure};
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+
+use super::Lab;
+use super::fault::{AFTER_WRITE, Fault, kill};
+
+/// How `--fault` is written.
+pub(super) const GRAMMAR: &str = "[TARGET[/ARTICLE]:]FAULT[@ATTEMPT]";
+
+/// What events of the shop are delivered to.
+pub(super) const TARGETS: [&str; 4] = ["stock.reserve", "stock.release", "mail.confirm", "mail.receipt"];
+
+/// Every knob: an example, and what it does.
+pub(super) const KNOBS: [(&str, &str); 6] = [
+    (
+        "hold=5s",
+        "wait so long before the handler, with the lease and no transaction; hold=until-released waits for POST /lab/release",
+    ),
+    (
+        "stock.reserve:fail=transient@1",
+        "the first attempt fails after its write: rolled back, tried again",
+    ),
+    (
+        "fail=definitive",
+        "every attempt fails for good after its write: a dead letter",
+    ),
+    (
+        "mail.confirm:panic",
+        "panic after the mail was sent: the process survives, the mail is asked for again with its key",
+    ),
+    (
+        "kill=after_handler",
+        "kill -9 the process at one of the kill points, at every attempt",
+    ),
+    (
+        "stock.reserve/poison:kill=after_write",
+        "an order of this article kills every process that reserves it, until it is dead",
+    ),
+];
+
+/// The names of all points, in the order a delivery passes them.
+pub(super) fn kill_points() -> Vec<&'static str> {
+    let mut names: Vec<_> = WorkPoint::ALL.into_iter().map(WorkPoint::as_str).collect();
+    let handler = names.iter().position(|name| *name == WorkPoint::AfterHandler.as_str());
+    names.insert(handler.unwrap_or(names.len()), AFTER_WRITE);
+    names
+}
+
+/// An accident, and to which deliveries it happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeliveryFault {
+    text: String,
+    target: Option<&'static str>,
+    article: Option<String>,
+    attempt: Option<u32>,
+    fault: Fault,
+}
+
+impl fmt::Display for DeliveryFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl DeliveryFault {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let (whose, what) = match text.split_once(':') {
+            Some((whose, what)) => (Some(whose), what),
+            None => (None, text),
+        };
+        let (target, article) = match whose.map(|whose| whose.split_once('/').unwrap_or((whose, ""))) {
+            Some((target, article)) => (Some(find(target)?), Some(article).filter(|article| !article.is_empty())),
+            None => (None, None),
+        };
+        let (what, attempt) = match what.split_once('@') {
+            Some((what, attempt)) => (what, Some(read_attempt(attempt)?)),
+            None => (what, None),
+        };
+        let fault = Fault::read(what, &kill_points())?;
+        let happens_in_handler = !matches!(&fault, Fault::Hold(_)) && !is_steadfasts(&fault);
+        if article.is_some() && (!happens_in_handler || target == Some("mail.receipt")) {
+            return Err(format!(
+                "{text:?} names an article, which only the handler of an order knows; write fail=.., panic or kill={AFTER_WRITE}"
+            ));
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            target,
+            article: article.map(str::to_owned),
+            attempt,
+            fault,
+        })
+    }
+
+    fn is_about(&self, target: &str, attempt: u32) -> bool {
+        self.target.is_none_or(|wanted| wanted == target) && self.attempt.is_none_or(|wanted| wanted == attempt)
+    }
+}
+
+fn is_steadfasts(fault: &Fault) -> bool {
+    matches!(fault, Fault::Kill(point) if *point != AFTER_WRITE)
+}
+
+fn find(target: &str) -> Result<&'static str, String> {
+    let known = TARGETS.into_iter().find(|known| *known == target);
+    known.ok_or_else(|| format!("{target:?} is no target; they are {}", TARGETS.join(", ")))
+}
+
+fn read_attempt(text: &str) -> Result<u32, String> {
+    let attempt = text.parse().ok().filter(|attempt| *attempt > 0);
+    attempt.ok_or_else(|| format!("{text:?} is no attempt; write a number from 1"))
+}
+
+impl Lab {
+    /// Steadfast's observer: a delivery has come to a point of its way.
+    pub(super) fn worked(&self, point: WorkPoint, id: &WorkId<'_>) {
+        for delivery in self
+            .deliveries
+            .iter()
+            .filter(|fault| fault.is_about(id.kind, id.attempt))
+        {
+            match &delivery.fault {
+                // The observer waits for nobody, so its thread does, and the others take over what it had to do.
+                Fault::Hold(hold) if point == WorkPoint::BeforeHandler => {
+                    block_in_place(|| Handle::current().block_on(hold.last(self)));
+                }
+                Fault::Kill(name) if *name == point.as_str() => kill(name),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// To be called by a reaction that has done its work, in its transaction if it has one: everything may happen here, if the
+/// lab was told so.
+pub(crate) async fn after_reaction(
+    lab: Option<&Arc<Lab>>,
+    cx: Option<&EventCx>,
+    article: Option<&str>,
+) -> Result<(), Failure> {
+    let Some((lab, cx)) = lab.zip(cx) else {
+        return Ok(());
+    };
+    let about = lab.deliveries.iter().filter(|fault| {
+        fault.is_about(cx.target(), cx.attempt()) && (fault.article.is_none() || fault.article.as_deref() == article)
+    });
+    for delivery in about {
+        if !matches!(delivery.fault, Fault::Hold(_)) {
+            delivery.fault.strike(lab).await?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_knob_in_the_list_and_every_point_can_be_read() {
+        for (example, _) in KNOBS {
+            assert!(DeliveryFault::read(example).is_ok(), "{example}");
+        }
+        for point in kill_points() {
+            assert!(DeliveryFault::read(&format!("kill={point}")).is_ok(), "{point}");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_about_a_target_and_an_attempt_or_about_all() {
+        let first = DeliveryFault::read("stock.reserve:kill=before_finish@1").expect("a fault");
+        assert!(first.is_about("stock.reserve", 1));
+        assert!(!first.is_about("stock.reserve", 2) && !first.is_about("stock.release", 1));
+        let all = DeliveryFault::read("panic").expect("a fault");
+        assert!(all.is_about("stock.reserve", 1) && all.is_about("mail.receipt", 7));
+        assert_eq!(first.to_string(), "stock.reserve:kill=before_finish@1");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_can() {
+        for (text, says) in [
+            ("", "is not a fault"),
+            (
+                "kill=before_commit",
+                "after_claim_message, before_handler, after_write, after_handler, before_finish",
+            ),
+            ("stock:panic", "they are stock.reserve"),
+            (":panic", "they are stock.reserve"),
+            ("panic@0", "a number from 1"),
+            ("panic@", "a number from 1"),
+            (
+                "stock.reserve/poison:kill=before_handler",
+                "write fail=.., panic or kill=after_write",
+            ),
+            (
+                "stock.reserve/poison:hold=1s",
+                "write fail=.., panic or kill=after_write",
+            ),
+            ("mail.receipt/poison:panic", "only the handler of an order"),
+        ] {
+            let refused = DeliveryFault::read(text).expect_err(text);
+            assert!(refused.contains(says), "{text}: {refused}");
+        }
+    }
+}
