@@ -6,7 +6,7 @@
 use serde_json::json;
 use uuid::Uuid;
 
-use super::look::DeliveryState;
+use super::delivery::DeliveryState;
 use super::look_up::REPLACES;
 use super::message::{EVENT_LENGTH_MAX, MessageId};
 use crate::audit::AuditEntry;

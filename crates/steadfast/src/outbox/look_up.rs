@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::look::{DeliveryList, ListedDelivery, target_of};
+use super::delivery::{ListedDelivery, target_of};
+use super::look::DeliveryList;
 use super::message::MessageId;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};

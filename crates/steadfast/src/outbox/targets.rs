@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::count::Count;
-use super::look::target_of;
+use super::delivery::target_of;
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::look::{DeliveryState, ListedDelivery};
+use super::delivery::{DeliveryState, ListedDelivery};
 use super::look_up::LookedMessage;
 use super::message::MessageId;
 use super::targets::{Paused, is_known};

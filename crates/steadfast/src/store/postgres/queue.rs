@@ -487,10 +487,12 @@ pub(super) async fn see<'e>(
 ) -> Result<()> {
     let statement = names.sql(
         "
-        INSERT INTO steadfast.kinds (kind, seen_at)
-        SELECT kind, clock_timestamp() + $1 * interval '1 microsecond'
+        INSERT INTO steadfast.kinds (kind, seen_at, paused_at, paused_by, paused_reason)
+        SELECT k.kind, clock_timestamp() + $1 * interval '1 microsecond', p.paused_at, p.paused_by, p.paused_reason
         FROM unnest($2::text[]) AS k (kind)
-        ORDER BY kind
+        -- A version that nobody knew before is paused if its target is.
+        LEFT JOIN steadfast.kinds AS p ON p.kind = split_part(k.kind, '@', 1)
+        ORDER BY k.kind
         ON CONFLICT ON CONSTRAINT kinds_one DO UPDATE SET seen_at = excluded.seen_at",
     );
     sqlx::query(statement)

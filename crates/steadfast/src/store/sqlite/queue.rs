@@ -544,8 +544,12 @@ pub(super) async fn see_kinds(
 ) -> Result<()> {
     let statement = names.sql(
         "
-        INSERT INTO steadfast_kinds (kind, seen_at)
-        SELECT k.value, $2 FROM json_each($1) AS k WHERE true
+        INSERT INTO steadfast_kinds (kind, seen_at, paused_at, paused_by, paused_reason)
+        SELECT k.value, $2, p.paused_at, p.paused_by, p.paused_reason
+        FROM json_each($1) AS k
+        -- A version that nobody knew before is paused if its target is.
+        LEFT JOIN steadfast_kinds AS p ON p.kind = substr(k.value, 1, instr(k.value || '@', '@') - 1)
+        WHERE true
         ON CONFLICT (kind) DO UPDATE SET seen_at = excluded.seen_at",
     );
     let kinds: Vec<_> = kinds.iter().map(|kind| &**kind).collect();

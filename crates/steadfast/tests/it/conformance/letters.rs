@@ -569,6 +569,37 @@ async fn every_version_of_an_event_goes_by_the_name_of_its_target() {
     assert_eq!(words(sf, id).await, [WhyWord::Discarded]);
 }
 
+/// What it was before.
+#[derive(Serialize, Deserialize)]
+struct Old {
+    tag: String,
+}
+
+impl Event for Old {
+    const TYPE: &'static str = "test.renewed";
+}
+
+#[tokio::test]
+async fn a_version_that_is_deployed_while_its_target_is_paused_is_paused_too() {
+    let harness = fresh::<Db>().await;
+    let before = harness.another().await;
+    before
+        .reaction::<Old>("test.renew")
+        .run_outside(|_: &EventCx, _: Old| async { Ok(()) });
+    before.declare().await.unwrap();
+    before.pause_target("test.renew", "ann", "wait").await.unwrap();
+    let sf = &harness.sf;
+    sf.reaction::<Renewed>("test.renew")
+        .run_outside(|_: &EventCx, _: Renewed| async { Ok(()) });
+    sf.declare().await.unwrap();
+    let event = Renewed { tag: "a".to_owned() };
+    let id = sf.transact(async |tx| Ok(tx.publish(&event)?)).await.unwrap();
+    assert_eq!(sf.drain().await.unwrap(), 0);
+    assert_eq!(words(sf, id).await, [WhyWord::Paused]);
+    sf.resume_target("test.renew", "ann", "go").await.unwrap();
+    assert_eq!(sf.drain().await.unwrap(), 1);
+}
+
 #[tokio::test]
 async fn a_target_is_removed_when_nobody_knows_it_and_nothing_waits_for_it() {
     let harness = fresh::<Db>().await;
