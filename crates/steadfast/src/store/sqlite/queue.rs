@@ -277,7 +277,8 @@ async fn claim_kind(
             chain      = CASE WHEN c.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
             began_at   = coalesce(q.began_at, CASE WHEN c.value ->> 'state' = 'leased' THEN $5 END)
         FROM json_each($1) AS c
-        WHERE q.item = c.value ->> 'item' AND q.kind = $2",
+        -- By the primary key: with the plus the index on kinds is none, by which all rows of the kind would be read.
+        WHERE q.item = c.value ->> 'item' AND +q.kind = $2",
     );
     sqlx::query(change)
         .bind(serde_json::Value::from(changes).to_string())
