@@ -105,16 +105,22 @@ macro_rules! show_next {
             "shown AS (
             UPDATE steadfast.queue AS q
             SET visible_at = q.due_at
-            FROM ",
+            -- By the primary key: a join may be planned as a scan.
+            WHERE q.item = ANY (ARRAY(
+                      SELECT next.item
+                      FROM ",
             $gone,
             " AS g
-            CROSS JOIN LATERAL (
-                SELECT item, kind
-                FROM steadfast.queue
-                WHERE chain = g.chain AND number > g.number
-                ORDER BY number
-                LIMIT 1) AS next
-            WHERE q.item = next.item AND q.kind || '' = next.kind AND q.state = 'pending' AND q.visible_at > q.due_at
+                      CROSS JOIN LATERAL (
+                          SELECT item
+                          FROM steadfast.queue
+                          WHERE chain = g.chain AND number > g.number
+                          ORDER BY number
+                          LIMIT 1) AS next))
+              AND q.chain || '' = ANY (ARRAY(SELECT chain FROM ",
+            $gone,
+            "))
+              AND q.state = 'pending' AND q.visible_at > q.due_at
         )"
         )
     };
