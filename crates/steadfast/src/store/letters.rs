@@ -60,6 +60,7 @@ impl DeliveryFilter {
 }
 
 /// Binds a filter to `$1` to `$9`, and how many rows are wanted to `$10`. Each statement has them all.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! bind_filter {
     ($query:expr, $filter:expr, $limit:expr) => {{
         let filter: &$crate::store::letters::DeliveryFilter = $filter;
@@ -76,6 +77,7 @@ macro_rules! bind_filter {
             .bind(i64::from($limit))
     }};
 }
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use bind_filter;
 
 /// A delivery as it stands in the queue or in the history, with its message's envelope and its last failure.
