@@ -17,6 +17,13 @@ use crate::operations;
 use crate::output::escape;
 
 pub(crate) async fn requeue(context: &Context, options: &RequeueOptions, state: DeliveryState) -> Result<Exit> {
+    if options.edited.is_some() && options.change.id.is_none() {
+        return Err(CliError::new(
+            Exit::Usage,
+            "--edited is for one delivery",
+            "name the message: `steadfast dead requeue ID --target NAME --edited FILE --reason ..`",
+        ));
+    }
     let edited = options.edited.as_deref().map(read_payload).transpose()?;
     run(context, &options.change, BulkVerb::Requeue, Some(state), edited).await
 }

@@ -142,7 +142,7 @@ fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
         code: text("code"),
         fingerprint: text("fingerprint"),
         since: operation.filter["since"].as_i64().map(Timestamp),
-        failed_until: Some(Timestamp(row.created_at)),
+        until: Some(Timestamp(row.created_at)),
     })
 }
 

@@ -1,15 +1,21 @@
 //! Carrying messages to their targets, in whichever process has the time.
 
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+
 use super::event::Event;
 use super::reaction::Reaction;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::queue::{Engine, Pace, Work};
 use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
+use crate::telemetry;
+
+/// How long after a panic of the dispatcher itself it begins anew.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// How a process carries messages to their targets: [`Builder::dispatcher`](crate::Builder::dispatcher).
 ///
@@ -136,7 +142,17 @@ impl<Db: Database> Steadfast<Db> {
         if self.dispatcher().is_off || self.reactions().is_empty() {
             return;
         }
-        self.engine().run().await;
+        while let Err(panic) = AssertUnwindSafe(self.engine().run()).catch_unwind().await {
+            #[cfg(feature = "testing")]
+            let panic = crate::testing::crash_on(panic);
+            telemetry::panicked(panic.as_ref());
+            let message = "the dispatcher panicked, and begins anew; what it held comes back when its leases expire";
+            self.dispatching().fails(&Error::new(Code::HandlerPanicked, message));
+            tokio::select! {
+                () = self.stopped() => return,
+                () = tokio::time::sleep(RESTART_AFTER) => {}
+            }
+        }
     }
 
     /// Delivers what is due to the reactions of this process, one message after another, until nothing is, and says how

@@ -61,6 +61,7 @@ impl<Db: Database> Engine<Db> {
                 return Err(error);
             }
         };
+        let has_buried = !claims.buried.is_empty();
         for Buried { lease, chain } in claims.buried {
             telemetry::row_died(&lease.kind, &lease.item, "lease_expired");
             telemetry::deliveries_ended(&lease.kind, "dead", 1);
@@ -68,10 +69,13 @@ impl<Db: Database> Engine<Db> {
         }
         self.next_in = claims.next_in;
         let room: u32 = wanted.iter().map(|wanted| wanted.room).sum();
-        let is_full = claims.looked_at >= wanted.iter().map(|wanted| wanted.room).min().unwrap_or(0) as usize;
+        let has_full_kinds = wanted.len() < self.works.len();
+        let is_full =
+            has_full_kinds || claims.looked_at >= wanted.iter().map(|wanted| wanted.room).min().unwrap_or(0) as usize;
         Ok(Found {
             // Rows that had to wait took the place of others.
-            has_more: is_full && claims.rows.len() < room as usize && claims.looked_at > claims.rows.len(),
+            has_more: has_buried
+                || (is_full && claims.rows.len() < room as usize && claims.looked_at > claims.rows.len()),
             rows: claims.rows,
             is_full,
         })

@@ -245,8 +245,8 @@ impl<Db: Database> Engine<Db> {
             self.note(ended);
             has_ended = true;
         }
-        let frees_chain = self.finished.iter().any(Finished::frees_chain);
-        may_claim || (has_ended && (is_full || frees_chain) && hears)
+        let makes_way = self.finished.iter().any(Finished::makes_way);
+        may_claim || (has_ended && (is_full || makes_way) && hears)
     }
 
     /// Takes note of what ends soon, until nothing is left to wait for.

@@ -16,6 +16,10 @@ use crate::retry::Decision;
 use crate::store::{Database, Store};
 use crate::telemetry::{self, Retry};
 
+/// How long a row may be put off at the most. `Retry-After` and a snooze are other people's numbers: what is farther away is a
+/// mistake, and databases have an end of time.
+const BACK_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// How much of an error is kept.
 const MESSAGE_LENGTH_MAX: usize = 8 * 1024;
 
@@ -35,9 +39,9 @@ impl Finished {
         }
     }
 
-    /// Whether another row waited for this one.
-    pub(super) fn frees_chain(&self) -> bool {
-        self.held.claimed.chain.is_some()
+    /// Whether another row may have waited for this one: the next of its chain, or the next suspect.
+    pub(super) fn makes_way(&self) -> bool {
+        self.held.claimed.chain.is_some() || self.held.claimed.is_suspect
     }
 }
 
@@ -230,7 +234,7 @@ fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
     let decision = options.retry.decide(attempt, failure, elapsed, random);
     let after = match decision {
         // It was due while it was worked on; the delay counts from its end.
-        Decision::Retry(after) => Some(after.saturating_sub(finished.ended_at.elapsed())),
+        Decision::Retry(after) => Some(after.saturating_sub(finished.ended_at.elapsed()).min(BACK_MAX)),
         Decision::GiveUp(_) => None,
     };
     let is_snooze = failure.kind() == FailureKind::Snooze && after.is_some();
@@ -254,7 +258,7 @@ fn failure_row(attempt: u32, failure: &Failure) -> FailureRow {
     FailureRow {
         attempt: i32::try_from(attempt).unwrap_or(i32::MAX),
         failure: failure.kind().to_string(),
-        code: failure.code().to_owned(),
+        code: shorten(failure.code().to_owned()),
         fingerprint: fingerprint(failure.code(), &message),
         message: shorten(message),
     }

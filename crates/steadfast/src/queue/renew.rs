@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::WorkOptions;
-use super::engine::Engine;
+use super::engine::{Engine, Held};
 use crate::error::Result;
 use crate::store::{Database, Store};
 use crate::telemetry;
@@ -19,14 +19,16 @@ impl<Db: Database> Engine<Db> {
 
     /// When the next lease has to be renewed, or is lost.
     pub(super) fn next_renewal(&self) -> Option<Instant> {
-        self.held.values().map(|held| held.renew_at.min(held.lost_at)).min()
+        let held = self.held.values().filter(|held| !held.lost.is_cancelled());
+        held.map(|held| held.renew_at.min(held.lost_at)).min()
     }
 
     /// Renews what has to be, and lets go of what is lost.
     pub(super) async fn renew(&mut self) -> Result<()> {
         let now = Instant::now();
         self.let_go(|held| held.lost_at <= now);
-        let due: Vec<_> = self.held.values().filter(|held| held.renew_at <= now).collect();
+        let is_due = |held: &&Held| held.renew_at <= now && !held.lost.is_cancelled();
+        let due: Vec<_> = self.held.values().filter(is_due).collect();
         if due.is_empty() {
             return Ok(());
         }
@@ -56,7 +58,7 @@ impl<Db: Database> Engine<Db> {
     }
 
     /// Tells work that it counts for nothing any more.
-    fn let_go(&mut self, is_lost: impl Fn(&super::engine::Held) -> bool) {
+    fn let_go(&mut self, is_lost: impl Fn(&Held) -> bool) {
         for held in self
             .held
             .values()

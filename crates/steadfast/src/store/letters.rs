@@ -39,8 +39,8 @@ pub(crate) struct DeliveryFilter {
     pub(crate) fingerprint: Option<String>,
     /// Published at this moment or later.
     pub(crate) since: Option<Timestamp>,
-    /// The last failure was not later than this.
-    pub(crate) failed_until: Option<Timestamp>,
+    /// Published, and failed for the last time, not later than this.
+    pub(crate) until: Option<Timestamp>,
 }
 
 impl DeliveryFilter {
@@ -54,7 +54,7 @@ impl DeliveryFilter {
             code: None,
             fingerprint: None,
             since: None,
-            failed_until: None,
+            until: None,
         }
     }
 }
@@ -73,7 +73,7 @@ macro_rules! bind_filter {
             .bind(filter.code.clone())
             .bind(filter.fingerprint.clone())
             .bind(filter.since.map(|since| since.0))
-            .bind(filter.failed_until.map(|until| until.0))
+            .bind(filter.until.map(|until| until.0))
             .bind(i64::from($limit))
     }};
 }

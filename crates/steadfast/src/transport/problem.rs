@@ -40,7 +40,6 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::Conflict
         | Code::RecordTooNew
         | Code::AnswerLocked
-        | Code::LeaseLost
         | Code::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         // A fault in the service (RFC 9110, 15.6.1): nothing was changed, and retrying alone does not help.
         Code::NoTransaction
@@ -63,6 +62,7 @@ pub(crate) fn status_of(code: Code) -> StatusCode {
         | Code::OperationTaken
         | Code::TargetTaken
         | Code::EventInvalid
+        | Code::LeaseLost
         | Code::ConfigurationInvalid
         | Code::RetryInvalid => StatusCode::INTERNAL_SERVER_ERROR,
     }

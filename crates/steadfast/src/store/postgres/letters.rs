@@ -75,7 +75,9 @@ macro_rules! fitting {
           AND ($6::text IS NULL OR f.code = $6)
           AND ($7::text IS NULL OR f.fingerprint = $7)
           AND ($8::bigint IS NULL OR m.created_at >= timestamptz 'epoch' + $8 * interval '1 microsecond')
-          AND ($9::bigint IS NULL OR f.at IS NULL OR f.at <= timestamptz 'epoch' + $9 * interval '1 microsecond') "
+          AND ($9::bigint IS NULL
+               OR (m.created_at <= timestamptz 'epoch' + $9 * interval '1 microsecond'
+                   AND (f.at IS NULL OR f.at <= timestamptz 'epoch' + $9 * interval '1 microsecond'))) "
         )
     };
 }

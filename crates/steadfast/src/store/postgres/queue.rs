@@ -149,17 +149,23 @@ const CLAIM: &str = "
              AS w (kind, room, attempts_max, lease, dead_make_room)
         JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
     ), freed AS MATERIALIZED (
-        SELECT head.*
-        FROM unnest($6::text[]) AS f (chain)
-        CROSS JOIN LATERAL (
-            SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
-            FROM steadfast.queue
-            WHERE chain = f.chain
-            ORDER BY number
-            LIMIT 1
-            FOR UPDATE) AS head
-        WHERE head.state = 'pending' AND head.due_at <= (SELECT now FROM clock)
-          AND head.kind IN (SELECT kind FROM wanted)
+        SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+        FROM steadfast.queue
+        WHERE item = ANY (ARRAY(
+                  SELECT head.item
+                  FROM unnest($6::text[]) AS f (chain)
+                  CROSS JOIN LATERAL (
+                      SELECT item, state
+                      FROM steadfast.queue
+                      WHERE chain = f.chain
+                      ORDER BY number
+                      LIMIT 1) AS head
+                  -- What others have leased is theirs to lock.
+                  WHERE head.state = 'pending'))
+          AND chain || '' = ANY ($6) AND state = 'pending' AND due_at <= (SELECT now FROM clock)
+          AND kind || '' IN (SELECT kind FROM wanted)
+        ORDER BY item
+        FOR UPDATE
     ), due AS MATERIALIZED (
         SELECT next.*
         FROM (SELECT count(*) FROM freed) AS first

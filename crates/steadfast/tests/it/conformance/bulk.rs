@@ -11,7 +11,7 @@ use steadfast::{
 
 use super::Db;
 use super::letters::{World, ordered, say};
-use super::queue::{Tagged, rows};
+use super::queue::{Tagged, publish, rows, tagged};
 use crate::harness::{Harness, TestDatabase, fresh};
 
 /// Dead deliveries to `test.hear`, each with a failure, written past the library.
@@ -141,6 +141,23 @@ async fn what_dies_after_an_operation_began_is_not_taken_by_it() {
     let ended = sf.bulk_operation(operation.id).resume(go_on).await.unwrap();
     assert_eq!((ended.state, ended.done, ended.batches), (BulkState::Done, 1_199, 3));
     assert_eq!(in_state(&harness, "dead").await, 2);
+}
+
+#[tokio::test]
+async fn what_is_published_after_an_operation_began_is_not_taken_by_it() {
+    let harness = fresh::<Db>().await;
+    let sf = &harness.sf;
+    World::default().reacts(sf, "test.hear");
+    sf.declare().await.unwrap();
+    for tag in ["a", "b"] {
+        publish(sf, &tagged(tag)).await;
+    }
+    let wrong = sf.deliveries().target("test.hear");
+    let operation = wrong.start(BulkVerb::Skip, "ann", "these two").await.unwrap();
+    publish(sf, &tagged("c")).await;
+    let ended = sf.bulk_operation(operation.id).resume(go_on).await.unwrap();
+    assert_eq!((ended.state, ended.done), (BulkState::Done, 2));
+    assert_eq!((rows(&harness, "queue").await, rows(&harness, "history").await), (1, 2));
 }
 
 #[tokio::test]

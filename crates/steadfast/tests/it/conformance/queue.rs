@@ -265,6 +265,30 @@ async fn a_retry_does_not_wait_for_the_next_look() {
 }
 
 #[tokio::test]
+async fn a_failure_with_absurd_numbers_and_bytes_stops_nobody() {
+    let harness = fresh::<Db>().await;
+    let absurd = async |_: &EventCx, event: Tagged| match &*event.tag {
+        "for ever" => Err(Failure::snooze(Duration::MAX)),
+        "much later" => Err(Failure::transient("busy", "busy").with_retry_after(Duration::MAX)),
+        "nul" => Err(Failure::transient("a\0b", "c\0d")),
+        _ => Ok(()),
+    };
+    harness.sf.reaction::<Tagged>("test.absurd").run_outside(absurd);
+    harness.sf.declare().await.unwrap();
+    for tag in ["for ever", "much later", "nul", "good"] {
+        publish(&harness.sf, &tagged(tag)).await;
+    }
+    assert_eq!(harness.sf.drain().await.unwrap(), 4);
+    assert_eq!(
+        (rows(&harness, "history").await, in_state(&harness, "pending").await),
+        (1, 3)
+    );
+    let failures = Db::table("failures");
+    let cleaned = format!("SELECT count(*) FROM {failures} WHERE code = 'ab' AND message = 'cd'");
+    assert_eq!(Db::count(&harness.admin, &cleaned).await, 1);
+}
+
+#[tokio::test]
 async fn a_panic_has_one_code_with_a_transaction_and_without() {
     let harness = fresh::<Db>().await;
     let reaction = harness.sf.reaction::<Tagged>("test.inside").retry(at_once(0));
