@@ -33,19 +33,19 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// How many commands the clients send, retries not counted [default: 500000; 30000 with --quick]
+    /// How many commands the clients send, retries not counted [default: 500000; 12000 with --quick]
     #[arg(long, value_name = "N")]
     commands: Option<u64>,
 
-    /// How often a shop is killed with -9 [default: 1000; 100 with --quick]
+    /// How often a shop is killed with -9 [default: 1000; 60 with --quick]
     #[arg(long, value_name = "N")]
     kills: Option<u64>,
 
-    /// How often PostgreSQL is crashed [default: 100; 10 with --quick]
+    /// How often PostgreSQL is crashed [default: 100; 6 with --quick]
     #[arg(long, value_name = "N")]
     crashes: Option<u64>,
 
-    /// How many COMMITs lose their connection or their reply [default: 5000; 300 with --quick]
+    /// How many COMMITs lose their connection or their reply [default: 5000; 200 with --quick]
     #[arg(long, value_name = "N")]
     cuts: Option<u64>,
 
@@ -76,10 +76,10 @@ impl Options {
         let amount = |asked: Option<u64>, quick: u64, full: u64| asked.unwrap_or(if self.quick { quick } else { full });
         let on_a_server = |amount: u64| if self.database == Database::Postgres { amount } else { 0 };
         Amounts {
-            commands: amount(self.commands, 30_000, 500_000),
-            kills: amount(self.kills, 100, 1_000),
-            crashes: on_a_server(amount(self.crashes, 10, 100)),
-            cuts: on_a_server(amount(self.cuts, 300, 5_000)),
+            commands: amount(self.commands, 12_000, 500_000),
+            kills: amount(self.kills, 60, 1_000),
+            crashes: on_a_server(amount(self.crashes, 6, 100)),
+            cuts: on_a_server(amount(self.cuts, 200, 5_000)),
         }
     }
 
