@@ -76,7 +76,7 @@ macro_rules! fitting {
           AND ($7::text IS NULL OR f.fingerprint = $7)
           AND ($8::bigint IS NULL OR m.created_at >= timestamptz 'epoch' + $8 * interval '1 microsecond')
           AND ($9::bigint IS NULL
-               OR (m.created_at <= timestamptz 'epoch' + $9 * interval '1 microsecond'
+               OR (coalesce(m.created_at <= timestamptz 'epoch' + $9 * interval '1 microsecond', true)
                    AND (f.at IS NULL OR f.at <= timestamptz 'epoch' + $9 * interval '1 microsecond'))) "
         )
     };

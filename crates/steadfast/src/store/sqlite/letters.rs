@@ -69,7 +69,7 @@ macro_rules! fitting {
           AND ($6 IS NULL OR f.code = $6)
           AND ($7 IS NULL OR f.fingerprint = $7)
           AND ($8 IS NULL OR m.created_at >= $8)
-          AND ($9 IS NULL OR (m.created_at <= $9 AND (f.at IS NULL OR f.at <= $9))) "
+          AND ($9 IS NULL OR (coalesce(m.created_at <= $9, true) AND (f.at IS NULL OR f.at <= $9))) "
         )
     };
 }
