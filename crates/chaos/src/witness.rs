@@ -217,8 +217,8 @@ impl Log {
 
     fn purged(&self) -> u64 {
         let keys = |line: &str| {
-            let (_, keys) = line.split_once("expired keys were purged keys=")?;
-            keys.trim().parse::<u64>().ok()
+            let (_, keys) = line.split_once("what has expired was purged keys=")?;
+            keys.split(' ').next()?.trim().parse::<u64>().ok()
         };
         self.0.lines().filter_map(keys).sum()
     }
