@@ -1,8 +1,8 @@
-//! `cargo xtask chaos`: builds the shop and its tormentor, brings a PostgreSQL along that survives
-//! being crashed, and lets them loose on each other.
+//! `cargo xtask chaos`: builds the shop and its tormentor, brings a PostgreSQL and brokers along that
+//! survive being crashed, and lets them loose on each other.
 //!
 //! The accidents and the checker are in `crates/chaos`. The command line is declared there, too, and
-//! read here only to answer `--help` and to see which database is wanted; the words are handed on as
+//! read here only to answer `--help` and to see which servers are wanted; the words are handed on as
 //! they are.
 
 #[path = "../../crates/chaos/src/options.rs"]
@@ -12,10 +12,14 @@ pub(crate) mod options;
 use std::process::{Command, ExitCode};
 
 use crate::error::{Error, Result};
+use crate::service::Service;
+use crate::service::nats::NATS_CHAOS;
 use crate::service::postgres::POSTGRES_CHAOS;
+use crate::service::rabbitmq::RABBITMQ_CHAOS;
+use crate::service::redis::REDIS_CHAOS;
 use crate::service::settled::{self, Settled, Terms};
 use crate::{process, workspace};
-use options::{Chaos, Database};
+use options::{Chaos, Database, Kind, Run};
 
 const PACKAGES: [&str; 4] = ["--package", "shop", "--package", "steadfast-chaos"];
 
@@ -27,22 +31,37 @@ pub(crate) fn run(chaos: &Chaos) -> Result<ExitCode> {
     let mut command = Command::new(binaries.join("steadfast-chaos"));
     command.args(process::words_after("chaos"));
     command.env("CHAOS_SHOP", binaries.join("shop"));
-    if chaos.options().database == Database::Sqlite {
-        return process::run_to_its_end(&mut command);
+    let started = servers(&chaos.run())
+        .into_iter()
+        .map(|service| Settled::settle(service, Terms::default()).map(|settled| (service, settled)))
+        .collect::<Result<Vec<_>>>()?;
+    let mut services = Vec::new();
+    for (service, settled) in started {
+        let settled = settled.ready()?;
+        if let Settled::NotRun { why } = &settled {
+            return Err(Error::new(format!("{} cannot be crashed: {why}", service.name)));
+        }
+        settled.tell(service, &mut command);
+        services.push((service, settled));
     }
-    let terms = Terms {
-        must_be_ours: true,
-        ..Terms::default()
-    };
-    let server = Settled::settle(&POSTGRES_CHAOS, terms)?;
-    if let Settled::NotRun { why } = &server {
-        return Err(Error::new(format!("PostgreSQL cannot be crashed: {why}")));
+    if !services.is_empty() {
+        eprintln!("\n{}", settled::describe(&services));
     }
-    server.tell(&POSTGRES_CHAOS, &mut command);
-    let services = [(&POSTGRES_CHAOS, server)];
-    eprintln!("\n{}", settled::describe(&services));
     let judged = process::run_to_its_end(&mut command);
-    let [(_, server)] = services;
-    server.finish("chaos")?;
+    for (_, server) in services {
+        server.finish("chaos")?;
+    }
     judged
+}
+
+/// What a run crashes, beside the shops.
+fn servers(run: &Run) -> Vec<&'static Service> {
+    let mut servers: Vec<&'static Service> = Vec::new();
+    if run.database == Database::Postgres {
+        servers.push(&POSTGRES_CHAOS);
+    }
+    if run.kind == Kind::Outbox {
+        servers.extend([&RABBITMQ_CHAOS, &NATS_CHAOS, &REDIS_CHAOS]);
+    }
+    servers
 }

@@ -11,6 +11,7 @@ mod error;
 mod features;
 mod guarantees;
 mod process;
+mod python;
 mod service;
 mod services;
 mod table;
@@ -29,7 +30,7 @@ use error::Result;
 #[command(after_help = "\
 Every day:
   cargo xtask test --only sqlite     the quick loop
-  cargo xtask test                   every test; starts PostgreSQL by itself if it can
+  cargo xtask test                   every test; starts PostgreSQL and the brokers by itself if it can
   cargo xtask test -- -p steadfast in_flight -- --nocapture
   cargo xtask check                  before a commit
   cargo xtask bench command --quick  what a command costs, in three minutes
@@ -37,7 +38,7 @@ Every day:
   cargo xtask bench service          how long the compiler takes for a service
   cargo xtask bench breaker          what a call through a closed breaker costs
   cargo xtask chaos command --quick  kills, crashes and cuts, in three minutes
-  eval \"$(cargo xtask services up)\"  a PostgreSQL that stays, for an editor")]
+  eval \"$(cargo xtask services up)\"  servers that stay, for an editor")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -12,6 +12,7 @@ use std::process::Command;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Context, Error, Result};
+use crate::python::{self, Python};
 use crate::service::instance::{Instance, Stay};
 use crate::service::leash::END_BOUND;
 use crate::service::machine::Machine;
@@ -45,29 +46,72 @@ pub(crate) fn run(command: &ServicesCommand) -> Result<()> {
     }
 }
 
-/// Only the `export` lines go to standard output, so that a shell can evaluate them.
+/// Only the `export` lines go to standard output, so that a shell can evaluate them. The servers start
+/// side by side, and one that cannot be had does not keep the others from running.
 fn up(may_install: bool) -> Result<()> {
-    for service in SERVICES {
-        let running = Record::read(service)?.filter(Record::answers);
-        let record = match running {
-            Some(record) => record,
-            None => bring_up(service, may_install)?,
-        };
-        eprintln!("{} is running on {}", service.name, record.address());
-        println!("export {}={}", service.variable, service.url_at(record.port));
+    let started: Vec<_> = SERVICES
+        .iter()
+        .map(|service| (*service, bring_up(service, may_install)))
+        .collect();
+    let mut missing = Vec::new();
+    for (service, started) in started {
+        match started.and_then(|started| started.wait_until_ready(service)) {
+            Ok(record) => {
+                eprintln!("{} is running on {}", service.name, record.address());
+                println!("export {}={}", service.variable, service.url_at(record.port));
+                if let (true, Some(home)) = (service.comes_back, &record.home) {
+                    println!("export {}={}", service.home_variable(), home.display());
+                }
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                missing.push(service.name);
+            }
+        }
     }
-    Ok(())
+    match Python::settle(may_install) {
+        Python::There { path, .. } => println!("export {}={}", python::VARIABLE, path.display()),
+        Python::NotRun { why } => {
+            eprintln!("{} cannot be had: {why}", python::NAME);
+            missing.push(python::NAME);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "not running: {}; the lines above say why",
+        missing.join(", ")
+    )))
+}
+
+/// A server that is up, or will be soon.
+struct Started {
+    record: Record,
+    /// What to wait for; none if it was up already.
+    instance: Option<Instance>,
+}
+
+impl Started {
+    fn wait_until_ready(self, service: &'static Service) -> Result<Record> {
+        match self.instance.map(|mut instance| instance.wait_until_ready()) {
+            Some(Err(error)) => take_down(service).and(Err(error)),
+            _ => Ok(self.record),
+        }
+    }
 }
 
 /// A URL in the environment does not count here: it may be the one of a server we have stopped
 /// since.
-fn bring_up(service: &'static Service, may_install: bool) -> Result<Record> {
+fn bring_up(service: &'static Service, may_install: bool) -> Result<Started> {
+    if let Some(record) = Record::read(service)?.filter(Record::answers) {
+        return Ok(Started { record, instance: None });
+    }
     take_down(service)?;
     let machine = Machine {
         service,
         given: None,
         may_install,
-        may_contain: true,
     };
     match decide(service, &machine) {
         Plan::Start(source) => start(service, &source),
@@ -78,7 +122,7 @@ fn bring_up(service: &'static Service, may_install: bool) -> Result<Record> {
 
 /// The record is written before the server is ready: should we be killed while waiting, `down`
 /// finds it.
-fn start(service: &'static Service, source: &Source) -> Result<Record> {
+fn start(service: &'static Service, source: &Source) -> Result<Started> {
     // Left by an `up` that was killed before it wrote its record; a server still in there ends
     // itself when it misses its files.
     home::clear(service, HOME);
@@ -90,17 +134,17 @@ fn start(service: &'static Service, source: &Source) -> Result<Record> {
         fifo: Some(fifo),
         keep: false,
     };
-    let mut instance = Instance::start(service, source, stay)?;
+    let instance = Instance::start(service, source, stay)?;
     let record = Record {
         pid: instance.pid(),
         port: instance.port,
         home: instance.home.clone(),
     };
     record.write(service)?;
-    match instance.wait_until_ready() {
-        Ok(()) => Ok(record),
-        Err(error) => take_down(service).and(Err(error)),
-    }
+    Ok(Started {
+        record,
+        instance: Some(instance),
+    })
 }
 
 fn down() -> Result<()> {

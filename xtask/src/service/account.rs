@@ -1,4 +1,5 @@
-//! The user a server runs as. PostgreSQL refuses root, and in containers we often are root.
+//! The user a server runs as. In containers we often are root; PostgreSQL refuses that, and the others
+//! need not be trusted with it.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -17,9 +18,9 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The user to drop to, or `None` if the server may run as whoever we are.
+    /// The user to drop to, or `None` if we are not root.
     pub(crate) fn for_service(service: &Service) -> Result<Option<Self>> {
-        if service.users.is_empty() || !process::is_root() {
+        if !process::is_root() {
             return Ok(None);
         }
         let passwd = fs::read_to_string("/etc/passwd").context("/etc/passwd could not be read")?;
@@ -27,7 +28,7 @@ impl Account {
         account.map(Some).ok_or_else(|| {
             let (name, users) = (service.name, service.users.join(" or "));
             Error::new(format!(
-                "{name} refuses root and there is no user {users}; run xtask as another user"
+                "{name} is not run as root and there is no user {users}; run xtask as another user"
             ))
         })
     }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use super::account::Account;
 use super::leash::{Leash, Rope};
 use super::plan::Source;
-use super::{Service, address, home, log};
+use super::{Ready, Service, address, home, log};
 use crate::error::{Error, Result};
 use crate::process;
 
-/// How long a server may take to serve. PostgreSQL needs two seconds, most of them for `initdb`; a
-/// machine busy with a build needs many times that.
+/// How long a server may take to serve. RabbitMQ needs five seconds, PostgreSQL two; a machine busy
+/// with a build needs many times that.
 const READY_BOUND: Duration = Duration::from_secs(60);
 
 /// The same for a container, whose image may have to come over the network first.
@@ -23,6 +23,23 @@ const READY_BOUND_CONTAINER: Duration = Duration::from_secs(600);
 
 /// After how much silence a wait says again what it waits for.
 const REMIND_AFTER: Duration = Duration::from_secs(5);
+
+/// Where the number of the process of a server that comes back is, in its home.
+pub(crate) const PID_FILE: &str = "server.pid";
+
+/// Starts a server again whenever it ends, until it is told to stop. It sees `$serve`, which becomes the server, and `$end`,
+/// which asks the process `$server` to end.
+const COME_BACK: &str = r#"
+    stopped=
+    trap 'stopped=1; eval "$end"' TERM
+    while [ -z "$stopped" ]; do
+        sh -c "$serve" &
+        server=$!
+        echo "$server" >"$home/$pid_file.new" && mv "$home/$pid_file.new" "$home/$pid_file"
+        wait "$server"
+    done
+    wait "$server"
+"#;
 
 /// How long the server stays, and under which name.
 pub(crate) struct Stay {
@@ -66,7 +83,10 @@ impl Instance {
                 (rope, None, probe, READY_BOUND_CONTAINER)
             }
         };
-        let rope = rope.set("port", port.to_string());
+        let rope = rope
+            .set("port", port.to_string())
+            .set("spare_port", address::free_port()?.to_string());
+        eprintln!("starting {} on 127.0.0.1:{port}", service.name);
         let leash = match stay.fifo {
             Some(fifo) => rope.tie(fifo, &log_file)?,
             None => rope.hold(&log_file)?,
@@ -100,7 +120,6 @@ impl Instance {
     pub(crate) fn wait_until_ready(&mut self) -> Result<()> {
         let (name, address, start) = (self.service.name, self.address(), Instant::now());
         let mut reminded = start;
-        eprintln!("starting {name} on {address}");
         loop {
             if let Some(status) = self.ended() {
                 let tail = log::tail(&self.log);
@@ -108,7 +127,7 @@ impl Instance {
                     "{name} ended with {status} before it was ready; {tail}"
                 )));
             }
-            if address::answers(&address) && self.probe_succeeds() {
+            if self.serves() {
                 return Ok(());
             }
             if start.elapsed() > self.ready_bound {
@@ -133,6 +152,13 @@ impl Instance {
         self.leash.release()
     }
 
+    fn serves(&self) -> bool {
+        match self.service.ready {
+            Ready::Command(_) => address::answers(&self.address()) && self.probe_succeeds(),
+            Ready::Greeting { say, hear } => address::greets(&self.address(), say, hear),
+        }
+    }
+
     fn probe_succeeds(&self) -> bool {
         let Some([program, arguments @ ..]) = self.probe.as_deref() else {
             return true;
@@ -144,7 +170,14 @@ impl Instance {
 fn rope_for_programs(service: &Service, bin: &Path, stay: &Stay) -> Result<(Rope, PathBuf)> {
     let account = Account::for_service(service)?;
     let home = home::furnish(service, &stay.name, account.as_ref())?;
-    let mut rope = Rope::new(service.start, service.stop)
+    let mut rope = match service.comes_back {
+        true => Rope::new(COME_BACK, r#"kill -TERM "$server""#)
+            .set("serve", service.start)
+            .set("end", service.stop)
+            .set("pid_file", PID_FILE),
+        false => Rope::new(service.start, service.stop),
+    };
+    rope = rope
         .set("bin", bin)
         .set("home", &home)
         .set("arguments", service.arguments.join(" "));
@@ -183,8 +216,7 @@ fn probe_beside(service: &Service, bin: &Path, port: u16) -> Option<Vec<String>>
     Some(probe)
 }
 
-/// The probe inside of the container. Without it we would be fooled: an engine accepts connections
-/// on a forwarded port long before the server does.
+/// The probe inside of the container.
 fn probe_inside(service: &Service, engine: &str, name: &str) -> Option<Vec<String>> {
     let probe = probe(service, service.default_port);
     let exec = [engine, "exec", name].map(str::to_owned);
@@ -192,8 +224,10 @@ fn probe_inside(service: &Service, engine: &str, name: &str) -> Option<Vec<Strin
 }
 
 fn probe(service: &Service, port: u16) -> Vec<String> {
-    service
-        .ready
+    let Ready::Command(words) = service.ready else {
+        return Vec::new();
+    };
+    words
         .iter()
         .map(|word| word.replace("{port}", &port.to_string()))
         .collect()

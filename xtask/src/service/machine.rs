@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,8 +25,6 @@ pub(crate) struct Machine<'a> {
     pub(crate) given: Option<String>,
     /// Whether we may install a package.
     pub(crate) may_install: bool,
-    /// Whether it may run in a container.
-    pub(crate) may_contain: bool,
 }
 
 impl Offers for Machine<'_> {
@@ -39,8 +37,11 @@ impl Offers for Machine<'_> {
     }
 
     fn engine(&self) -> Result<&'static str, String> {
-        if !self.may_contain {
+        if self.service.comes_back {
             return Err("no container because it is to be crashed".to_owned());
+        }
+        if self.service.image.name.is_empty() {
+            return Err("no container because it would be of no use in one".to_owned());
         }
         let answers = |engine: &str| process::succeeds_within(Command::new(engine).arg("info"), ENGINE_BOUND);
         let engine = ENGINES.iter().copied().find(|engine| answers(engine));
@@ -48,39 +49,31 @@ impl Offers for Machine<'_> {
     }
 
     fn install(&self) -> Result<PathBuf, String> {
-        if !self.may_install {
-            return Err("not installed because of --no-install".to_owned());
-        }
-        if !process::is_root() {
-            return Err("not installed because we are not root".to_owned());
-        }
-        if !Path::new(install::APT_GET).exists() {
-            return Err("not installed because there is no apt-get".to_owned());
-        }
-        install::install(self.service).map_err(|error| error.to_string())?;
+        install::install_if(self.may_install, &self.service.package)?;
         self.programs()
             .ok_or_else(|| "installed, but without its programs".to_owned())
     }
 }
 
-/// The directory with all programs of a service: one from `PATH`, else that of the newest version.
+/// The directory with all programs of a service: one from `PATH`, else its place.
 ///
 /// A link such as `/usr/local/bin/postgres` is followed, since a server finds its own files beside
 /// it.
 fn find_bin(service: &Service, path: &OsStr) -> Option<PathBuf> {
     let in_path = env::split_paths(path);
-    in_path
-        .chain(version_dirs(Path::new(service.versions_dir)))
-        .find_map(|dir| {
-            let first = dir.join(service.programs.first()?).canonicalize().ok()?;
-            let home = first.parent()?;
-            let complete = service.programs.iter().all(|program| home.join(program).is_file());
-            complete.then(|| home.to_owned())
-        })
+    in_path.chain(dirs_at(service.place)).find_map(|dir| {
+        let first = dir.join(service.programs.first()?).canonicalize().ok()?;
+        let home = first.parent()?;
+        let complete = service.programs.iter().all(|program| home.join(program).is_file());
+        complete.then(|| home.to_owned())
+    })
 }
 
-/// `<versions>/<version>/bin`, newest first; 10 is newer than 9.
-fn version_dirs(versions: &Path) -> Vec<PathBuf> {
+/// The directories a place stands for, the newest version first; 10 is newer than 9.
+fn dirs_at(place: &str) -> Vec<PathBuf> {
+    let Some((versions, bin)) = place.split_once("/*/") else {
+        return vec![PathBuf::from(place)];
+    };
     let entries = fs::read_dir(versions).into_iter().flatten().flatten();
     let mut dirs: Vec<_> = entries
         .filter_map(|entry| {
@@ -90,7 +83,7 @@ fn version_dirs(versions: &Path) -> Vec<PathBuf> {
                 .split('.')
                 .map(|number| number.parse().ok())
                 .collect();
-            Some((numbers?, entry.path().join("bin")))
+            Some((numbers?, entry.path().join(bin)))
         })
         .collect();
     dirs.sort();
@@ -107,7 +100,7 @@ mod tests {
         for version in ["9.6", "15", "10", "common"] {
             fs::create_dir_all(versions.join(version)).expect("a temporary directory");
         }
-        let found = version_dirs(&versions);
+        let found = dirs_at(&format!("{}/*/bin", versions.display()));
         fs::remove_dir_all(&versions).expect("a temporary directory");
         assert_eq!(
             found,
@@ -116,11 +109,26 @@ mod tests {
     }
 
     #[test]
+    fn a_place_without_versions_is_one_directory() {
+        assert_eq!(dirs_at("/usr/sbin"), [PathBuf::from("/usr/sbin")]);
+    }
+
+    #[test]
     fn programs_that_are_nowhere_are_not_found() {
         let service = Service {
-            versions_dir: "/nonexistent",
+            place: "/nonexistent/*/bin",
             ..crate::service::postgres::POSTGRES
         };
         assert_eq!(find_bin(&service, "/nonexistent:/etc".as_ref()), None);
+    }
+
+    #[test]
+    fn what_is_of_no_use_in_a_container_is_never_put_into_one() {
+        let machine = Machine {
+            service: &crate::service::webdriver::WEBDRIVER,
+            given: None,
+            may_install: false,
+        };
+        assert!(machine.engine().is_err_and(|why| why.contains("of no use")));
     }
 }

@@ -69,9 +69,9 @@ pub(crate) fn decide(service: &Service, offers: &impl Offers) -> Plan {
 
 fn why_not(service: &Service, no_engine: &str, not_installed: &str) -> String {
     let (variable, package) = (service.variable, service.package.name);
-    let (programs, versions) = (service.programs.join(" and "), service.versions_dir);
+    let (programs, place) = (service.programs.join(" and "), service.place);
     format!(
-        "no {variable}, no {programs} in PATH or {versions}/*/bin, {no_engine}, {not_installed}; \
+        "no {variable}, no {programs} in PATH or {place}, {no_engine}, {not_installed}; \
          set {variable} or install the package {package}"
     )
 }

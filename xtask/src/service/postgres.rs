@@ -4,7 +4,7 @@
 //! There are no unit tests in this module: `--skip postgres::` would skip them together with the
 //! tests that need a server.
 
-use super::{Image, Package, Service};
+use super::{Image, Package, Ready, Service};
 
 /// PostgreSQL 15 or whatever newer one is installed.
 ///
@@ -16,7 +16,7 @@ pub(crate) const POSTGRES: Service = Service {
     url: "postgres://postgres@127.0.0.1:{port}/postgres",
     default_port: 5432,
     programs: &["initdb", "postgres"],
-    versions_dir: "/usr/lib/postgresql",
+    place: "/usr/lib/postgresql/*/bin",
     users: &["postgres", "nobody"],
     arguments: &[
         "-c",
@@ -29,13 +29,15 @@ pub(crate) const POSTGRES: Service = Service {
         "max_connections=300",
     ],
     start: r#"
-        "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" &&
+        [ -d "$home/data" ] ||
+            "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" || exit
         exec "$bin/postgres" -D "$home/data" -p "$port" \
             -c listen_addresses=127.0.0.1 -c unix_socket_directories= $arguments
     "#,
     // An immediate shutdown: it does not wait for clients, and the data is thrown away anyway.
     stop: r#"kill -QUIT "$server""#,
-    ready: &["pg_isready", "-q", "-h", "127.0.0.1", "-p", "{port}", "-U", "postgres"],
+    comes_back: false,
+    ready: Ready::Command(&["pg_isready", "-q", "-h", "127.0.0.1", "-p", "{port}", "-U", "postgres"]),
     image: Image {
         name: "postgres:15",
         environment: &["POSTGRES_HOST_AUTH_METHOD=trust"],
@@ -44,6 +46,8 @@ pub(crate) const POSTGRES: Service = Service {
         name: "postgresql",
         config: "/etc/postgresql-common/createcluster.conf",
         config_text: "create_main_cluster = false",
+        // Its unit starts clusters, and there is none.
+        units: &[],
     },
 };
 
@@ -72,9 +76,8 @@ pub(crate) const POSTGRES_BENCH: Service = Service {
     ..POSTGRES
 };
 
-/// The same for chaos, which crashes it: whenever it ends it is started again on the same data, until
-/// it is told to stop. What was acknowledged must survive that, so commits are synchronous; only the
-/// machine's own crash would lose something, and that is not tried.
+/// The same for chaos, which crashes it. What was acknowledged must survive that, so commits are
+/// synchronous; only the machine's own crash would lose something, and that is not tried.
 pub(crate) const POSTGRES_CHAOS: Service = Service {
     name: "postgres-chaos",
     variable: "CHAOS_DATABASE_URL",
@@ -88,18 +91,6 @@ pub(crate) const POSTGRES_CHAOS: Service = Service {
         "-c",
         "max_connections=300",
     ],
-    start: r#"
-        "$bin/initdb" --auth=trust --no-sync -U postgres -E UTF8 --locale=C -D "$home/data" || exit
-        stopped=
-        trap 'stopped=1; kill -QUIT "$postgres"' TERM
-        while [ -z "$stopped" ]; do
-            "$bin/postgres" -D "$home/data" -p "$port" \
-                -c listen_addresses=127.0.0.1 -c unix_socket_directories= $arguments &
-            postgres=$!
-            wait "$postgres"
-        done
-        wait "$postgres"
-    "#,
-    stop: r#"kill -TERM "$server""#,
+    comes_back: true,
     ..POSTGRES
 };

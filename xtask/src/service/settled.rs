@@ -24,24 +24,33 @@ pub(crate) struct Terms {
     pub(crate) may_install: bool,
     /// Its data stays when it ends.
     pub(crate) keep: bool,
-    /// It must be ours and run from its programs, because its process is going to be crashed.
-    pub(crate) must_be_ours: bool,
 }
 
 impl Settled {
-    /// Finds or starts a service. It ends with us, unless it was given.
+    /// Finds or starts a service. It ends with us, unless it was given. One that was started may not
+    /// serve yet: see [`Settled::ready`].
     pub(crate) fn settle(service: &'static Service, terms: Terms) -> Result<Self> {
         let given = env::var(service.variable).ok();
         let machine = Machine {
             service,
-            given: given.filter(|url| !url.is_empty() && !terms.must_be_ours),
+            given: given.filter(|url| !url.is_empty() && !service.comes_back),
             may_install: terms.may_install,
-            may_contain: !terms.must_be_ours,
         };
         match decide(service, &machine) {
             Plan::Given { url } => check_given(service, url),
             Plan::Start(source) => start(service, &source, terms.keep),
             Plan::NotRun { why } => Ok(Self::NotRun { why }),
+        }
+    }
+
+    /// Waits until the service serves, if we have started it.
+    pub(crate) fn ready(self) -> Result<Self> {
+        match self {
+            Self::Running { how, mut instance } => match instance.wait_until_ready() {
+                Ok(()) => Ok(Self::Running { how, instance }),
+                Err(error) => instance.stop().and(Err(error)),
+            },
+            settled => Ok(settled),
         }
     }
 
@@ -54,12 +63,17 @@ impl Settled {
         }
     }
 
-    /// Hands the URL to a program, or makes sure that it sees none.
+    /// Hands the URL to a program, or makes sure that it sees none, and likewise the home of a server to crash.
     pub(crate) fn tell(&self, service: &Service, command: &mut Command) {
         match self.url() {
             Some(url) => command.env(service.variable, url),
             None => command.env_remove(service.variable),
         };
+        if let (true, Self::Running { instance, .. }) = (service.comes_back, self)
+            && let Some(home) = &instance.home
+        {
+            command.env(service.home_variable(), home);
+        }
     }
 
     /// Stops what was started, and tells if it ended before its user (by this name) did.
@@ -77,6 +91,11 @@ impl Settled {
 
 /// A table of what was decided.
 pub(crate) fn describe(services: &[(&Service, Settled)]) -> String {
+    describe_with(services, None)
+}
+
+/// The same, with what is there besides servers.
+pub(crate) fn describe_with(services: &[(&Service, Settled)], besides: Option<Vec<String>>) -> String {
     let rows: Vec<_> = services
         .iter()
         .map(|(service, settled)| {
@@ -87,6 +106,7 @@ pub(crate) fn describe(services: &[(&Service, Settled)]) -> String {
             };
             vec![service.name.to_owned(), how, place]
         })
+        .chain(besides)
         .collect();
     table::render(&["service", "how", "where / why"], &rows)
 }
@@ -123,12 +143,8 @@ fn start(service: &'static Service, source: &Source, keep: bool) -> Result<Settl
         fifo: None,
         keep,
     };
-    let mut instance = Instance::start(service, source, stay)?;
-    match instance.wait_until_ready() {
-        Ok(()) => Ok(Settled::Running {
-            how: source.describe(service),
-            instance,
-        }),
-        Err(error) => instance.stop().and(Err(error)),
-    }
+    Ok(Settled::Running {
+        how: source.describe(service),
+        instance: Instance::start(service, source, stay)?,
+    })
 }

@@ -15,6 +15,7 @@ use std::time::Instant;
 use clap::builder::PossibleValuesParser;
 
 use crate::error::{Context, Error, Result};
+use crate::python::{self, Python};
 use crate::service::settled::{self, Settled, Terms};
 use crate::service::{SERVICES, Service, log};
 use crate::{process, table, workspace};
@@ -49,26 +50,39 @@ enum Only {
     Sqlite,
 }
 
+/// Why nothing that needs to be found or started is there in the quick loop.
+const NOT_ASKED_FOR: &str = "--only sqlite was asked for";
+
 fn service_names() -> PossibleValuesParser {
     iter::once("all")
         .chain(SERVICES.iter().map(|service| service.name))
+        .chain([python::NAME])
         .collect::<Vec<_>>()
         .into()
 }
 
 /// Settles the services, runs cargo test, and stops what was started.
 pub(crate) fn run(arguments: &TestArgs) -> Result<ExitCode> {
-    let mut services = SERVICES
+    let started = SERVICES
         .iter()
         .map(|service| settle(service, arguments).map(|settled| (*service, settled)))
         .collect::<Result<Vec<_>>>()?;
-    eprintln!("\n{}", settled::describe(&services));
+    let python = settle_python(arguments)?;
+    // They start side by side, so that all of them take as long as the slowest.
+    let mut services = started
+        .into_iter()
+        .map(|(service, settled)| settled.ready().map(|settled| (service, settled)))
+        .collect::<Result<Vec<_>>>()?;
+    eprintln!("\n{}", settled::describe_with(&services, Some(python.describe())));
 
     let start = Instant::now();
-    let status = watch(&mut cargo_test(&services, &arguments.extra), &mut services)?;
+    let status = watch(&mut cargo_test(&services, &python, &arguments.extra), &mut services)?;
     eprintln!("\ncargo test: {status}, {}", table::seconds(start.elapsed()));
 
     let sound = finish(services, status, arguments.keep)?;
+    if let Python::NotRun { why } = python {
+        eprintln!("NOT RUN  {}: {why}", python::NAME);
+    }
     Ok(if status.success() && sound {
         ExitCode::SUCCESS
     } else {
@@ -78,34 +92,56 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<ExitCode> {
 
 fn settle(service: &'static Service, arguments: &TestArgs) -> Result<Settled> {
     if arguments.only.is_some() {
-        return Ok(Settled::NotRun {
-            why: "--only sqlite was asked for".to_owned(),
-        });
+        let why = NOT_ASKED_FOR.to_owned();
+        return Ok(Settled::NotRun { why });
     }
     let terms = Terms {
         may_install: !arguments.no_install,
         keep: arguments.keep,
-        must_be_ours: false,
     };
     match Settled::settle(service, terms)? {
-        Settled::NotRun { why } if is_required(service, &arguments.require) => {
-            Err(Error::new(format!("{} is required, but: {why}", service.name)))
-        }
+        Settled::NotRun { why } => refuse_if_required(service.name, &why, arguments).map(|()| Settled::NotRun { why }),
         settled => Ok(settled),
     }
 }
 
-fn is_required(service: &Service, required: &[String]) -> bool {
-    required.iter().any(|name| name == "all" || name == service.name)
+fn settle_python(arguments: &TestArgs) -> Result<Python> {
+    if arguments.only.is_some() {
+        let why = NOT_ASKED_FOR.to_owned();
+        return Ok(Python::NotRun { why });
+    }
+    let python = Python::settle(!arguments.no_install);
+    if let Python::NotRun { why } = &python {
+        refuse_if_required(python::NAME, why, arguments)?;
+    }
+    Ok(python)
 }
 
-fn cargo_test(services: &[(&Service, Settled)], extra: &[OsString]) -> Command {
+fn refuse_if_required(name: &str, why: &str, arguments: &TestArgs) -> Result<()> {
+    match is_required(name, &arguments.require) {
+        true => Err(Error::new(format!("{name} is required, but: {why}"))),
+        false => Ok(()),
+    }
+}
+
+fn is_required(name: &str, required: &[String]) -> bool {
+    required.iter().any(|wanted| wanted == "all" || wanted == name)
+}
+
+fn cargo_test(services: &[(&Service, Settled)], python: &Python, extra: &[OsString]) -> Command {
     let mut skipped = Vec::new();
     let mut cargo = workspace::cargo();
     for (service, settled) in services {
         settled.tell(service, &mut cargo);
         if settled.url().is_none() {
             skipped.extend(service.test_paths());
+        }
+    }
+    match python.path() {
+        Some(path) => drop(cargo.env(python::VARIABLE, path)),
+        None => {
+            cargo.env_remove(python::VARIABLE);
+            skipped.push(python::TEST_PATH.to_owned());
         }
     }
     cargo.args(arguments::for_cargo_test(extra, &skipped));
@@ -166,8 +202,10 @@ mod tests {
 
     #[test]
     fn all_requires_every_service() {
-        assert!(is_required(SERVICES[0], &["all".to_owned()]));
-        assert!(is_required(SERVICES[0], &["postgres".to_owned()]));
-        assert!(!is_required(SERVICES[0], &[]));
+        for name in [SERVICES[0].name, python::NAME] {
+            assert!(is_required(name, &["all".to_owned()]));
+            assert!(is_required(name, &[name.to_owned()]));
+            assert!(!is_required(name, &[]));
+        }
     }
 }
