@@ -322,8 +322,8 @@ codes! {
         "Keys belong to an operation by its name, so one name means one thing on one database. Rename one of the two; the message says which.";
     ConfigurationInvalid "SF303" "the configuration is not usable",
         "The message names the setting, the rule and what to write instead.";
-    TargetTaken "SF305" "two reactions have the same name",
-        "A reaction is a target of deliveries, and they are stored under its name, so one name means one reaction. Rename one of the two; the message says which.";
+    TargetTaken "SF305" "two targets have the same name",
+        "Reactions and sinks are targets of deliveries, which are stored under their name, so one name means one target. Rename one of the two; the message says which.";
     RetryInvalid "SF304" "the retry policy is not usable",
         "A policy is written `retries = 5, backoff = exponential(\"200ms\"), cap = \"10s\", jitter = full, max_age = \"1h\"`; each part may be left out. At most 1000 retries; delays are more than nothing and at most 365 days, and the cap is not below the first of them. The message says what to write instead.";
 }

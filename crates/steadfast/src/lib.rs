@@ -21,6 +21,11 @@
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
+//! | `nats` | [`Nats`]: a sink to NATS JetStream |
+//! | `webhook` | [`Webhook`]: events posted to somebody's HTTP endpoint, signed, by rustls and ring |
+//! | `rabbitmq` | [`RabbitMq`]: a sink to RabbitMQ |
+//! | `redis` | [`RedisStreams`]: a sink to streams of Redis |
+//! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
@@ -30,6 +35,11 @@
         feature = "axum",
         feature = "tower",
         feature = "encryption",
+        feature = "nats",
+        feature = "webhook",
+        feature = "rabbitmq",
+        feature = "redis",
+        feature = "push",
         feature = "testing"
     )),
     allow(
@@ -52,11 +62,14 @@ mod audit;
 mod failure;
 mod retry;
 pub mod breaker;
+mod broker;
 mod error;
 mod duration;
 mod words;
 mod clock;
 mod purge;
+#[cfg(feature = "push")]
+mod push;
 mod doctor;
 mod store;
 #[cfg(feature = "axum")]
@@ -75,6 +88,15 @@ pub mod testing;
 
 pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
 pub use breaker::Breaker;
+#[cfg(feature = "nats")]
+pub use broker::nats::Nats;
+#[cfg(feature = "rabbitmq")]
+pub use broker::rabbitmq::RabbitMq;
+#[cfg(feature = "redis")]
+pub use broker::redis::RedisStreams;
+#[cfg(feature = "webhook")]
+pub use broker::webhook::{Webhook, WebhookOptions, WebhookSecret, WebhookTrial};
+pub use broker::{Confirmation, Sink};
 pub use caller::{Caller, CallerCommand};
 pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
@@ -92,7 +114,7 @@ pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use outbox::{
     Aggregate, Dispatcher, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead, Published,
-    Raised, Reaction,
+    Raised, Reaction, SinkTarget,
 };
 pub use outbox::{
     BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryList, DeliveryPage,
@@ -101,6 +123,8 @@ pub use outbox::{
 };
 pub use outbox::{Backlog, Count, Flow, Forecast, KindStats, OutboxStats, TableSize};
 pub use purge::{Expired, Purged, Walked};
+#[cfg(feature = "push")]
+pub use push::{Push, PushTarget, Pushes, StreamName};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};

@@ -1,4 +1,5 @@
-//! Keeping the tables small: expired keys are purged, and messages that nobody waits for any more; an owner's keys erased.
+//! Keeping the tables small: expired keys are purged, messages that nobody waits for any more, and what was pushed into streams
+//! long ago; an owner's keys erased.
 //!
 //! Expiry itself needs no purge: a key counts as absent from the moment it expires. A message goes when it is older than its
 //! retention and no row of the queue is left for it: what is pending, leased or dead keeps it, however old it is. Nothing
@@ -24,6 +25,12 @@ const LEASE: &str = "purge";
 const LEASE_TTL: Duration = Duration::from_secs(60);
 const RENEW_EVERY: Duration = Duration::from_secs(15);
 
+/// How long the entries of streams are kept for clients that were away.
+pub(crate) const STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How much longer they are there: who is told that nothing was missed must not be wrong because of a clock.
+const STREAM_GRACE: Duration = Duration::from_secs(60 * 60);
+
 /// What purging came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purged {
@@ -43,6 +50,10 @@ pub struct Expired {
     pub messages: u64,
     /// Deliveries in the history that ended longer ago than that.
     pub deliveries: u64,
+    /// What was pushed into streams, longer ago than they are kept.
+    pub entries: u64,
+    /// Streams into which nothing was pushed for as long.
+    pub streams: u64,
 }
 
 /// How far a walk through the tables has come.
@@ -90,7 +101,7 @@ impl<Db: Database> Steadfast<Db> {
                 }
                 Table::Aging(table) => {
                     let store = self.ask("delete finished messages");
-                    store.delete_aged(table, places, self.aged()).await?
+                    store.delete_aged(table, places, self.aged(table)).await?
                 }
             };
             watch(Walked { part, expired });
@@ -121,7 +132,7 @@ impl<Db: Database> Steadfast<Db> {
         for Stretch { table, places, part } in self.stretches(&Table::ALL).await? {
             *expired.of(table) += match table {
                 Table::Keys => self.store().count_expired(places, self.clock().ahead()).await?,
-                Table::Aging(table) => self.store().count_aged(table, places, self.aged()).await?,
+                Table::Aging(table) => self.store().count_aged(table, places, self.aged(table)).await?,
             };
             watch(Walked { part, expired });
         }
@@ -176,9 +187,12 @@ impl<Db: Database> Steadfast<Db> {
         Ok(stretches)
     }
 
-    fn aged(&self) -> Aged {
+    fn aged(&self, table: Aging) -> Aged {
         Aged {
-            retention: self.message_retention(),
+            retention: match table {
+                Aging::Messages | Aging::History => self.message_retention(),
+                Aging::Entries | Aging::Streams => STREAM_RETENTION + STREAM_GRACE,
+            },
             offset: self.clock().ahead(),
         }
     }
@@ -212,7 +226,13 @@ enum Table {
 }
 
 impl Table {
-    const ALL: [Table; 3] = [Table::Keys, Table::Aging(Aging::Messages), Table::Aging(Aging::History)];
+    const ALL: [Table; 5] = [
+        Table::Keys,
+        Table::Aging(Aging::Messages),
+        Table::Aging(Aging::History),
+        Table::Aging(Aging::Entries),
+        Table::Aging(Aging::Streams),
+    ];
 }
 
 impl Expired {
@@ -221,6 +241,8 @@ impl Expired {
             Table::Keys => &mut self.keys,
             Table::Aging(Aging::Messages) => &mut self.messages,
             Table::Aging(Aging::History) => &mut self.deliveries,
+            Table::Aging(Aging::Entries) => &mut self.entries,
+            Table::Aging(Aging::Streams) => &mut self.streams,
         }
     }
 }

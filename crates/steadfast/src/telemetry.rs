@@ -51,6 +51,12 @@ pub const QUEUE_OLDEST_SECONDS: &str = "steadfast_queue_oldest_seconds";
 /// Leases that were lost while somebody worked, by `kind`.
 pub const LEASES_LOST_TOTAL: &str = "steadfast_leases_lost_total";
 
+/// Live clients that this process pushes to.
+pub const PUSH_SUBSCRIBERS: &str = "steadfast_push_subscribers";
+/// Live clients that were told to fetch everything anew, by `why`: `away` for too long or too far behind, `slow`, or at an
+/// `unknown` place.
+pub const PUSH_RESYNCS_TOTAL: &str = "steadfast_push_resyncs_total";
+
 /// What each breaker, by `name`, is doing: -1 forced closed, 0 closed, 1 half-open, 2 open, 3 forced open.
 pub const BREAKER_STATE: &str = "steadfast_breaker_state";
 /// How often breakers changed their state, by `name` and what they changed `to`.
@@ -119,6 +125,11 @@ pub(crate) struct Retry<'r> {
     pub(crate) code: &'r str,
 }
 
+/// What was only put off has not failed, and there may be thousands of them: it is for those who look closely.
+pub(crate) fn put_off(operation: &str, after: Duration) {
+    tracing::debug!(operation, ?after, "put off");
+}
+
 /// The one line for every retry there is.
 pub(crate) fn retrying(retry: &Retry<'_>) {
     let next_attempt = SystemTime::now().checked_add(retry.after).map(rfc3339);
@@ -157,11 +168,20 @@ pub(crate) fn purged(expired: &Expired) {
         keys,
         messages,
         deliveries,
+        entries,
+        streams,
     } = *expired;
     counter!(KEYS_PURGED_TOTAL).increment(keys);
     counter!(MESSAGES_PURGED_TOTAL).increment(messages);
-    if keys + messages + deliveries > 0 {
-        tracing::info!(keys, messages, deliveries, "what has expired was purged");
+    if keys + messages + deliveries + entries + streams > 0 {
+        tracing::info!(
+            keys,
+            messages,
+            deliveries,
+            entries,
+            streams,
+            "what has expired was purged"
+        );
     }
 }
 
@@ -281,8 +301,51 @@ pub(crate) fn lease_lost(kind: &str, item: &Uuid) {
     tracing::warn!(kind, %item, "the lease was lost: others will do it again");
 }
 
+pub(crate) fn sink_is_away(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "a sink cannot be reached; its messages wait, and it is tried again"
+    );
+}
+
+pub(crate) fn sink_is_back(server: &str) {
+    tracing::info!(server, "a sink can be reached again");
+}
+
+pub(crate) fn redis_keeps_nothing(server: &str) {
+    tracing::warn!(
+        server,
+        "a sink's Redis writes no append-only file: what it confirms may be lost when it crashes; set appendonly yes"
+    );
+}
+
+pub(crate) fn subscribers_are(count: usize) {
+    gauge!(PUSH_SUBSCRIBERS).set(count as f64);
+}
+
+pub(crate) fn resynced(why: &'static str) {
+    counter!(PUSH_RESYNCS_TOTAL, "why" => why).increment(1);
+}
+
+pub(crate) fn streams_not_read(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "streams could not be read for live clients; it is tried again");
+}
+
+pub(crate) fn streams_not_heard(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "nothing is heard of what others push; streams are looked at by the clock until then");
+}
+
+pub(crate) fn subscription_failed(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "a live client could not be served; it comes back");
+}
+
 pub(crate) fn message_missing(item: &str) {
     tracing::error!(item, "a row of the queue has no message: somebody has deleted it");
+}
+
+pub(crate) fn not_parked(error: &Error) {
+    tracing::debug!(code = %error.code(), ?error, "rows that wait in order were not put off; claims will pass them by");
 }
 
 pub(crate) fn not_announced(error: &Error) {

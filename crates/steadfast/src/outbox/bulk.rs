@@ -40,8 +40,16 @@ impl<Db: Database> DeliveryList<'_, Db> {
     /// # Errors
     /// SF102 if the verb does not go with the state. If the database does not answer.
     pub async fn count_for(mut self, verb: BulkVerb) -> Result<Count> {
+        self.settle_for(verb).await?;
+        self.counted().await
+    }
+
+    /// Settles which deliveries a verb is about now. What has expired would only be skipped, so it is not requeued.
+    async fn settle_for(&mut self, verb: BulkVerb) -> Result<Timestamp> {
         self.filter.among = verb.among(self.filter.among)?;
-        self.count().await
+        let now = self.settle_bounds().await?;
+        self.filter.unexpired_at = (verb == BulkVerb::Requeue).then_some(now);
+        Ok(now)
     }
 
     /// Writes that every delivery that fits is to be changed so, with an entry in the audit. Nothing is changed before
@@ -69,8 +77,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
     /// # Errors
     /// SF102 if the verb does not go with the state. If the database does not answer.
     pub async fn start(mut self, verb: BulkVerb, operator: &str, reason: &str) -> Result<BulkOperation> {
-        self.filter.among = verb.among(self.filter.among)?;
-        let now = self.settle_bounds().await?;
+        let now = self.settle_for(verb).await?;
         let expected = self.counted().await?.number;
         let row = OperationRow {
             id: Uuid::now_v7(),
@@ -143,6 +150,7 @@ fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
         fingerprint: text("fingerprint"),
         since: operation.filter["since"].as_i64().map(Timestamp),
         until: Some(Timestamp(row.created_at)),
+        unexpired_at: (operation.verb == BulkVerb::Requeue).then_some(Timestamp(row.created_at)),
     })
 }
 
@@ -190,12 +198,22 @@ impl<Db: Database> BulkWork<'_, Db> {
     /// it can be resumed, here or elsewhere.
     ///
     /// # Errors
-    /// SF117 if another process is at it. SF102 if there is no such operation. If the database does not answer: what was
-    /// done until then stays done.
+    /// SF117 if another process is at it. SF102 if there is no such operation, or somebody has cancelled it before. If the
+    /// database does not answer: what was done until then stays done.
     pub async fn resume(
         self,
         mut watch: impl FnMut(&BulkOperation) -> ControlFlow<()> + Send,
     ) -> Result<BulkOperation> {
+        let begun = self.look().await?;
+        match begun.state {
+            BulkState::Running => {}
+            // Whoever resumes after a crash may come just too late, and that is well.
+            BulkState::Done => return Ok(begun),
+            BulkState::Cancelled => {
+                let message = format!("operation {} is cancelled; begin another one for what is left", self.id);
+                return Err(Error::new(Code::InputInvalid, message));
+            }
+        }
         let lease = lease_of(self.id);
         loop {
             self.take_lease(&lease).await?;
@@ -238,9 +256,16 @@ impl<Db: Database> BulkWork<'_, Db> {
             row.state = BulkState::Cancelled.as_str().to_owned();
             save(tx, &mut row).await?;
             tx.audit(entry).await?;
+            drop_lease(tx, id).await?;
             Ok(row)
         });
         BulkOperation::read(&cancelled.await.map_err(Error::unwrapped)?)
+    }
+
+    async fn look(&self) -> Result<BulkOperation> {
+        let store = self.steadfast.ask("list bulk operations");
+        let rows = store.list_operations(self.id.0, self.id.0, 1).await?;
+        BulkOperation::read(rows.first().ok_or_else(|| not_there(self.id))?)
     }
 
     async fn take_lease(&self, lease: &str) -> Result<()> {
@@ -265,7 +290,7 @@ impl<Db: Database> BulkWork<'_, Db> {
     /// Whether anything still fits. A batch may come back empty because others have just changed what it would have locked.
     async fn has_more(&self, row: &OperationRow) -> Result<bool> {
         if row.state != BulkState::Running.as_str() {
-            return Ok(true);
+            return Ok(false);
         }
         let store = self.steadfast.ask("look for more");
         Ok(store.count_deliveries(&decode(row)?, 1).await? > 0)
@@ -295,12 +320,16 @@ impl<Db: Database> BulkWork<'_, Db> {
                 let entry = audit_entry(&row, &format!(".{}", row.state), &format!("{} deliveries", row.done));
                 tx.audit(&entry).await?;
             }
-            let (store, conn, _) = tx.parts("forget a lease");
-            store.drop_lease(conn, &lease_of(id)).await?;
+            drop_lease(tx, id).await?;
             Ok(row)
         });
         ended.await.map_err(Error::unwrapped)
     }
+}
+
+async fn drop_lease<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<()> {
+    let (store, conn, _) = tx.parts("forget a lease");
+    store.drop_lease(conn, &lease_of(id)).await
 }
 
 fn lease_of(id: OperationId) -> String {
@@ -368,12 +397,12 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, operation: &OperationRow, rows: &[
 
 async fn lock<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<OperationRow> {
     let (store, conn, _) = tx.parts("lock a bulk operation");
-    store.lock_operation(conn, id.0).await?.ok_or_else(|| {
-        Error::new(
-            Code::InputInvalid,
-            format!("there is no operation {id}; `steadfast operations list` shows them"),
-        )
-    })
+    store.lock_operation(conn, id.0).await?.ok_or_else(|| not_there(id))
+}
+
+fn not_there(id: OperationId) -> Error {
+    let message = format!("there is no operation {id}; `steadfast operations list` shows them");
+    Error::new(Code::InputInvalid, message)
 }
 
 async fn save<Db: Database>(tx: &mut Tx<Db>, row: &mut OperationRow) -> Result<()> {

@@ -1,5 +1,6 @@
 //! What a reaction is told besides the event.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,8 +8,9 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::message::{Message, MessageId};
+use crate::clock::rfc3339;
 
-/// The delivery that a reaction works on: which event it is, and what it belongs to.
+/// The delivery that a reaction or a sink works on: which event it is, and what it belongs to.
 #[derive(Clone)]
 pub struct EventCx(Arc<Inner>);
 
@@ -56,7 +58,7 @@ impl EventCx {
         &self.0.message.event_type
     }
 
-    /// The name of the reaction.
+    /// The name of the reaction or the sink.
     pub fn target(&self) -> &str {
         &self.0.target
     }
@@ -95,6 +97,34 @@ impl EventCx {
     /// Events with the same one come one after another.
     pub fn ordering_key(&self) -> Option<&str> {
         self.0.message.ordering_key.as_deref()
+    }
+
+    /// The payload, as it was published: JSON.
+    pub fn payload(&self) -> &[u8] {
+        &self.0.message.payload
+    }
+
+    /// The envelope without the payload: the attributes by their names in CloudEvents 1.0, as headers have them in its binary
+    /// mode. The type of the payload, `application/json`, is not among them.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let always = [
+            ("specversion", Cow::Borrowed("1.0")),
+            ("id", self.0.message.id.to_string().into()),
+            ("source", self.source().into()),
+            ("type", self.event_type().into()),
+            ("time", rfc3339(self.time()).into()),
+            ("dataversion", self.version().to_string().into()),
+        ];
+        let sometimes = [
+            ("correlationid", self.correlation_id()),
+            ("causationid", self.causation_id()),
+            ("traceparent", self.traceparent()),
+            ("partitionkey", self.ordering_key()),
+        ];
+        let sometimes = sometimes
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, text?.into())));
+        always.into_iter().chain(sometimes)
     }
 
     /// The event in its envelope, as CloudEvents 1.0 writes it in JSON: for those outside who read that.

@@ -3,18 +3,20 @@
 //! Every decision is one transaction: the row is locked, changed, and written into the audit. What somebody works on is left
 //! alone. A row that leaves its chain frees the one behind it in the same transaction.
 
-use serde_json::json;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::delivery::DeliveryState;
-use super::look_up::REPLACES;
+use super::look_up::{MASK, REPLACES, masked_member};
 use super::message::{EVENT_LENGTH_MAX, MessageId};
 use crate::audit::AuditEntry;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
 use crate::steadfast::Steadfast;
 use crate::store::Database;
-use crate::store::letters::{DeliveryRow, Letters, Replacement};
+use crate::store::letters::{DeliveryRow, Letters, MessageRow, Replacement};
 use crate::tx::Tx;
 
 /// One delivery, to decide about: [`Steadfast::delivery`].
@@ -57,7 +59,7 @@ impl<Db: Database> Delivery<'_, Db> {
     /// waiting for its next attempt.
     ///
     /// # Errors
-    /// SF117 if somebody works on it. SF102 if there is no such delivery, or it has ended.
+    /// SF117 if somebody works on it. SF102 if there is no such delivery, it has ended, or its event has expired.
     pub async fn requeue(self, operator: &str, reason: &str) -> Result<()> {
         self.change("delivery.requeue", operator, reason, &Change::Requeue)
             .await
@@ -67,12 +69,29 @@ impl<Db: Database> Delivery<'_, Db> {
     ///
     /// An edited event is another event: it has an id of its own, so its [key](crate::EventCx::key) for the outside is a
     /// new one. It names the message that it [replaces](super::LookedMessage::replaces), which stays as it was published.
-    /// The delivery of the old one counts as skipped, and the new one takes its place in the order.
+    /// The delivery of the old one counts as skipped, and the new one takes its place in the order. It does not expire.
     ///
     /// # Errors
-    /// As [`requeue`](Self::requeue), and SF102 if the payload is no JSON or too large.
+    /// SF117 and SF102 as [`requeue`](Self::requeue), and SF102 if the payload is no JSON, too large, or has the mask of a
+    /// member that is not shown.
     pub async fn requeue_edited(self, operator: &str, reason: &str, payload: &str) -> Result<MessageId> {
-        check_payload(payload)?;
+        let payload_read = read_payload(payload)?;
+        let Some(message) = self.message().await? else {
+            let message = format!(
+                "the message {} is gone, so there is nothing to edit; discard its deliveries",
+                self.id
+            );
+            return Err(Error::new(Code::InputInvalid, message));
+        };
+        if let Some(member) = masked_member(&payload_read, &message.redacted()) {
+            return Err(Error::new(
+                Code::InputInvalid,
+                format!(
+                    "the payload has {MASK:?} in the place of {member:?}, which is not what was published; begin with the payload \
+                     that is shown with --reveal"
+                ),
+            ));
+        }
         let new = Uuid::now_v7();
         self.change("delivery.edit", operator, reason, &Change::Replace { new, payload })
             .await?;
@@ -97,6 +116,11 @@ impl<Db: Database> Delivery<'_, Db> {
         self.change("delivery.discard", operator, reason, &change).await
     }
 
+    async fn message(&self) -> Result<Option<MessageRow>> {
+        let store = self.steadfast.ask("read a message");
+        Ok(store.read_messages(&[self.id.as_uuid()]).await?.pop())
+    }
+
     async fn change(self, action: &str, operator: &str, reason: &str, change: &Change<'_>) -> Result<()> {
         let subject = format!("{} {}", self.id, self.target);
         let entry = AuditEntry::new(operator, action, subject).because(reason);
@@ -105,6 +129,9 @@ impl<Db: Database> Delivery<'_, Db> {
             let row = tx.lock_delivery(id, target).await?;
             let row = row.ok_or_else(|| not_there(id, target))?;
             refuse_leased(&row)?;
+            if matches!(change, Change::Requeue) {
+                refuse_expired(&row, tx.now().await?)?;
+            }
             apply(tx, &row, change, reason).await?;
             tx.audit(entry).await?;
             Ok(row.chain)
@@ -147,7 +174,7 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, row: &DeliveryRow, change: &Change
     }
 }
 
-fn check_payload(payload: &str) -> Result<()> {
+fn read_payload(payload: &str) -> Result<Value> {
     if payload.len() > EVENT_LENGTH_MAX {
         let message = format!(
             "the payload has {} bytes, and at most {EVENT_LENGTH_MAX} are delivered; make it smaller",
@@ -155,12 +182,12 @@ fn check_payload(payload: &str) -> Result<()> {
         );
         return Err(Error::new(Code::InputInvalid, message));
     }
-    serde_json::from_str::<serde::de::IgnoredAny>(payload)
-        .map(drop)
-        .map_err(|error| {
-            let message = format!("the payload is no JSON: {error}; write the whole payload, as `look` shows it");
-            Error::new(Code::InputInvalid, message)
-        })
+    serde_json::from_str(payload).map_err(|error| {
+        let message = format!(
+            "the payload is no JSON: {error}; write the whole payload, as `steadfast dead show ID --reveal` shows it"
+        );
+        Error::new(Code::InputInvalid, message)
+    })
 }
 
 fn not_there(id: MessageId, target: &str) -> Error {
@@ -188,6 +215,23 @@ fn refuse_leased(row: &DeliveryRow) -> Result<()> {
             row.item,
             row.target(),
             row.holder.as_deref().unwrap_or("somebody"),
+        ),
+    ))
+}
+
+/// What has expired would be skipped at once.
+fn refuse_expired(row: &DeliveryRow, now: SystemTime) -> Result<()> {
+    let expires_at = row.expires_at.map(|at| SystemTime::from(Timestamp(at)));
+    let Some(expired_at) = expires_at.filter(|at| *at <= now) else {
+        return Ok(());
+    };
+    Err(Error::new(
+        Code::InputInvalid,
+        format!(
+            "the event {} has expired at {}, so nobody would be told of it; requeue it with a payload of its own \
+             (--edited FILE), or discard it",
+            row.item,
+            rfc3339(expired_at)
         ),
     ))
 }

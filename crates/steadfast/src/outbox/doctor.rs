@@ -64,7 +64,7 @@ fn kinds(stats: &OutboxStats) -> Check {
             "kinds",
             format!("rows wait that no running process knows: {lost}"),
             "start a process that has these reactions, in the version behind the @ if there is one, or roll the new binary out \
-             everywhere; if nobody will ever want them, `steadfast targets remove NAME`",
+             everywhere; if nobody will ever want them, `steadfast targets remove NAME --reason WHY`",
         ),
     }
 }
@@ -81,7 +81,7 @@ fn targets(stats: &OutboxStats) -> Check {
         Some(idle) => Check::warn(
             "targets",
             format!("messages are kept for targets that nobody works on: {idle}"),
-            "start a process that has these reactions, or `steadfast targets remove NAME`: until then every event they want is kept for them",
+            "start a process that has these reactions, or `steadfast targets remove NAME --reason WHY`: until then every event they want is kept for them",
         ),
     }
 }
@@ -128,7 +128,7 @@ fn paused(stats: &OutboxStats) -> Check {
         Some(paused) => Check::warn(
             "paused",
             format!("targets are paused: {paused}"),
-            "`steadfast targets resume NAME` when the reason is gone; what they want is kept until then",
+            "`steadfast targets resume NAME --reason WHY` when the reason is gone; what they want is kept until then",
         ),
     }
 }

@@ -1,12 +1,16 @@
 //! Events that live in this process only: their reactions run after the commit, and a crash loses them.
 
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::cx::EventCx;
 use super::message::{Message, NewMessage};
+use super::reaction::Reacting;
 use crate::clock::random;
 use crate::failure::Failure;
 use crate::queue::Ended;
@@ -14,9 +18,6 @@ use crate::retry::Decision;
 use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry::{self, Retry};
-
-use super::reaction::Reacting;
-use std::sync::Arc;
 
 impl<Db: Database> Steadfast<Db> {
     /// Runs the reactions to an event that was committed, each in a task of its own.
@@ -62,9 +63,15 @@ async fn react<Db: Database>(sf: &Steadfast<Db>, reacting: &Arc<Reacting<Db>>, m
             attempt,
             CancellationToken::new(),
         );
-        let failure = match reacting.attempt(sf, &cx, None).await {
-            Ended::Failed(failure) => failure,
-            _ => return,
+        let failure = match AssertUnwindSafe(reacting.attempt(sf, &cx, None)).catch_unwind().await {
+            Ok(Ended::Failed(failure)) => failure,
+            Ok(_) => return,
+            Err(panic) => {
+                #[cfg(feature = "testing")]
+                let panic = crate::testing::crash_on(panic);
+                telemetry::panicked(panic.as_ref());
+                Failure::panicked()
+            }
         };
         match reacting.retry().decide(attempt, &failure, began.elapsed(), random) {
             Decision::Retry(after) if !sf.is_stopping() => {

@@ -26,7 +26,7 @@ const CANDIDATES_MAX: u32 = 10;
 const EXPORT_PAGE: u32 = 200;
 
 /// What stands in the place of a member that is not shown.
-const MASK: &str = "[redacted]";
+pub(super) const MASK: &str = "[redacted]";
 
 /// The hexadecimal digits of a whole id.
 const ID_DIGITS: usize = 32;
@@ -103,8 +103,7 @@ pub struct LookedMessage {
 
 impl LookedMessage {
     fn read(row: MessageRow, is_revealed: bool) -> Self {
-        let list = |json: Option<&str>| json.and_then(|text| serde_json::from_str(text).ok());
-        let redacted: Vec<String> = list(row.redacted.as_deref()).unwrap_or_default();
+        let redacted = row.redacted();
         let headers = row
             .headers
             .as_deref()
@@ -207,6 +206,20 @@ fn mask(value: &mut Value, redacted: &[String]) {
         }
         Value::Array(elements) => elements.iter_mut().for_each(|element| mask(element, redacted)),
         _ => {}
+    }
+}
+
+/// A member that is not shown, and has the mask instead of what was published.
+pub(super) fn masked_member(value: &Value, redacted: &[String]) -> Option<String> {
+    match value {
+        Value::Object(members) => members.iter().find_map(|(name, member)| {
+            let is_masked = redacted.contains(name) && member == MASK;
+            is_masked
+                .then(|| name.clone())
+                .or_else(|| masked_member(member, redacted))
+        }),
+        Value::Array(elements) => elements.iter().find_map(|element| masked_member(element, redacted)),
+        _ => None,
     }
 }
 

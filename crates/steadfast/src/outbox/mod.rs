@@ -2,8 +2,8 @@
 //!
 //! [`Tx::publish`](crate::Tx::publish) puts an [`Event`] into its envelope, a message; the settle of the transaction writes it
 //! with everything else, and a row for each target that wants it ([`queue`](crate::queue)). After the commit the
-//! [`dispatcher`] of some process claims the rows and has them delivered; here a target is a [`reaction`], a function of this
-//! process. Targets are data: whoever publishes need not know them.
+//! [`dispatcher`] of some process claims the rows and has them delivered; a target is a [`reaction`], a function of this
+//! process, or a [`sink`], which sends it to somebody else. Targets are data: whoever publishes need not know them.
 //!
 //! Those who look after it all list deliveries by [`look`] and messages by [`look_up`], decide about one by [`dead_letter`] and
 //! about many by [`bulk`], pause and remove [`targets`], and ask [`why`].
@@ -28,6 +28,7 @@ mod operation;
 pub(crate) mod origin;
 mod publications;
 pub(crate) mod reaction;
+mod sink;
 pub(crate) mod stats;
 mod targets;
 mod why;
@@ -55,6 +56,7 @@ pub(crate) use publications::Publications;
 pub use publications::Published;
 pub(crate) use reaction::Reactions;
 pub use reaction::{OnDead, Reaction};
+pub use sink::SinkTarget;
 pub use stats::{Flow, KindStats, OutboxStats, TableSize};
 pub use targets::{ListedTarget, Paused};
 pub use why::{Reason, Why, WhyDelivery, WhyWord};

@@ -15,7 +15,7 @@ use crate::store::letters::{Among, OperationRow};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BulkVerb {
-    /// The dead are given another life, or the pending are due now.
+    /// The dead are given another life, or the pending are due now. Those whose event has expired are left as they are.
     Requeue,
     /// They are not wanted any more.
     Skip,

@@ -15,6 +15,7 @@ use super::TargetRow;
 use super::cx::EventCx;
 use super::event::Event;
 use super::name;
+use super::sink::Batcher;
 use crate::clock::ReadDuration;
 use crate::command::execute::{self, Handled, Handler, Verdict};
 use crate::command::{AsyncReact, CommandOptions, Outcome};
@@ -170,7 +171,7 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
         }
         let name: Arc<str> = self.name.into();
         let concurrency = self.concurrency.unwrap_or_else(|| match &call {
-            Call::Outside(_) => OUTSIDE_CONCURRENCY,
+            Call::Outside(_) | Call::Sink(_) => OUTSIDE_CONCURRENCY,
             // Half of the pool is left to everybody else.
             Call::InTx(_) if Db::Store::NEEDS_ANNOUNCEMENTS => {
                 (self.sf.pool().options().get_max_connections() / 2).clamp(1, TURNS)
@@ -181,7 +182,7 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
         self.sf.reactions().add(Reacting {
             name,
             kinds,
-            event_type: E::TYPE,
+            wants: Wants::Type(E::TYPE),
             is_in_process: E::IN_PROCESS,
             options: WorkOptions {
                 retry: self.retry.with_key(),
@@ -196,7 +197,7 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
     }
 }
 
-fn read(duration: impl ReadDuration) -> Duration {
+pub(super) fn read(duration: impl ReadDuration) -> Duration {
     duration.read_duration().unwrap_or_else(|error| panic!("{error:?}"))
 }
 
@@ -208,7 +209,7 @@ fn kind(target: &str, version: u32) -> Arc<str> {
     }
 }
 
-fn decode<E: Event>(payload: &[u8]) -> Result<E, Failure> {
+pub(crate) fn decode<E: Event>(payload: &[u8]) -> Result<E, Failure> {
     serde_json::from_slice(payload).map_err(|error| {
         let message = format!("the payload is no {} as this program knows it", E::TYPE);
         Failure::definitive(FailureClass::Validation, "undecodable", message).with_source(error)
@@ -218,21 +219,30 @@ fn decode<E: Event>(payload: &[u8]) -> Result<E, Failure> {
 type InTx<Db> = Box<dyn for<'t> Fn(&'t mut Tx<Db>, &Bytes) -> Result<HandlerFuture<'t>, Failure> + Send + Sync>;
 type Outside = Box<dyn for<'t> Fn(&'t EventCx) -> Result<HandlerFuture<'t>, Failure> + Send + Sync>;
 
-enum Call<Db: Database> {
+pub(super) enum Call<Db: Database> {
     InTx(InTx<Db>),
     Outside(Outside),
+    Sink(Arc<Batcher>),
 }
 
-/// A reaction that is there.
+/// Which events a target wants.
+pub(super) enum Wants {
+    /// Those of one type, whose versions it has to know.
+    Type(&'static str),
+    /// Those whose type fits, whatever they are.
+    Patterns(Vec<String>),
+}
+
+/// A target of this process that is there: a reaction, or a sink.
 pub(crate) struct Reacting<Db: Database> {
-    name: Arc<str>,
-    kinds: Vec<Arc<str>>,
-    event_type: &'static str,
+    pub(super) name: Arc<str>,
+    pub(super) kinds: Vec<Arc<str>>,
+    pub(super) wants: Wants,
     pub(super) is_in_process: bool,
-    options: WorkOptions,
-    time_limit: Duration,
-    call: Call<Db>,
-    location: &'static Location<'static>,
+    pub(super) options: WorkOptions,
+    pub(super) time_limit: Duration,
+    pub(super) call: Call<Db>,
+    pub(super) location: &'static Location<'static>,
 }
 
 impl<Db: Database> Reacting<Db> {
@@ -251,13 +261,10 @@ impl<Db: Database> Reacting<Db> {
         cx: &EventCx,
         claimed: Option<&Claimed>,
     ) -> Ended {
-        if cx.event_type() != self.event_type {
-            let message = format!(
-                "{} reacts to {}, not to {}",
-                self.name,
-                self.event_type,
-                cx.event_type()
-            );
+        if let Wants::Type(event_type) = self.wants
+            && cx.event_type() != event_type
+        {
+            let message = format!("{} reacts to {event_type}, not to {}", self.name, cx.event_type());
             return Ended::Failed(Failure::definitive(FailureClass::Validation, "wrong_type", message));
         }
         let id = WorkId {
@@ -276,6 +283,14 @@ impl<Db: Database> Reacting<Db> {
                     Err(failure) => Ended::Failed(failure),
                 }
             }
+            Call::Sink(batcher) => {
+                let verdict = batcher.send(sf.tasks(), cx.clone()).await;
+                sf.passes(WorkPoint::AfterHandler, &id);
+                match verdict {
+                    Ok(confirmation) => Ended::Done(confirmation.into_detail()),
+                    Err(failure) => Ended::Failed(failure),
+                }
+            }
             Call::InTx(_) => {
                 let options = CommandOptions {
                     time_limit: self.time_limit,
@@ -287,7 +302,8 @@ impl<Db: Database> Reacting<Db> {
                     sf: sf.clone(),
                 };
                 let lease = claimed.map(|claimed| &claimed.lease);
-                match execute::transact(sf, &options, lease, handler).await {
+                // In a box of its own: who needs no transaction does not carry the room for one along.
+                match Box::pin(execute::transact(sf, &options, lease, handler)).await {
                     Ok(Ok(())) => Ended::Settled,
                     Ok(Err(failure)) => Ended::Failed(failure),
                     Err(error) if error.code() == Code::LeaseLost => Ended::Lost,
@@ -376,7 +392,7 @@ impl<Db: Database> Handler<Db> for InTransaction<Db> {
     }
 }
 
-/// The reactions of this process.
+/// The reactions and sinks of this process.
 pub(crate) struct Reactions<Db: Database>(Mutex<Vec<Arc<Reacting<Db>>>>);
 
 impl<Db: Database> Default for Reactions<Db> {
@@ -387,7 +403,7 @@ impl<Db: Database> Default for Reactions<Db> {
 
 impl<Db: Database> Reactions<Db> {
     /// Adds one, or puts it in the place of the one that was declared at the same place of the program.
-    fn add(&self, reacting: Reacting<Db>) {
+    pub(super) fn add(&self, reacting: Reacting<Db>) {
         let mut all = self.lock();
         match all.iter().position(|other| other.name == reacting.name) {
             None => all.push(Arc::new(reacting)),
@@ -395,7 +411,7 @@ impl<Db: Database> Reactions<Db> {
             Some(place) => {
                 let (other, name) = (all[place].location, &reacting.name);
                 let message = format!(
-                    "the reactions at {} and {other} are both called {name:?}; give one of them another name",
+                    "the targets at {} and {other} are both called {name:?}; give one of them another name",
                     reacting.location
                 );
                 drop(all);
@@ -413,7 +429,9 @@ impl<Db: Database> Reactions<Db> {
     /// Those that run in this process, without a row.
     pub(super) fn in_process(&self, event_type: &str) -> Vec<Arc<Reacting<Db>>> {
         let all = self.lock();
-        let of_type = |reacting: &&Arc<Reacting<Db>>| reacting.is_in_process && reacting.event_type == event_type;
+        let of_type = |reacting: &&Arc<Reacting<Db>>| {
+            reacting.is_in_process && matches!(reacting.wants, Wants::Type(wanted) if wanted == event_type)
+        };
         all.iter().filter(of_type).cloned().collect()
     }
 
@@ -424,12 +442,19 @@ impl<Db: Database> Reactions<Db> {
 
     /// Where messages go.
     pub(super) fn targets(&self) -> Vec<TargetRow> {
-        let target = |reacting: Arc<Reacting<Db>>| TargetRow {
-            name: reacting.name.clone(),
-            pattern: reacting.event_type.to_owned(),
-            is_versioned: true,
+        let targets = |reacting: Arc<Reacting<Db>>| {
+            let (patterns, is_versioned) = match &reacting.wants {
+                Wants::Type(event_type) => (vec![(*event_type).to_owned()], true),
+                Wants::Patterns(patterns) => (patterns.clone(), false),
+            };
+            let name = reacting.name.clone();
+            patterns.into_iter().map(move |pattern| TargetRow {
+                name: name.clone(),
+                pattern,
+                is_versioned,
+            })
         };
-        self.durable().into_iter().map(target).collect()
+        self.durable().into_iter().flat_map(targets).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Reacting<Db>>>> {

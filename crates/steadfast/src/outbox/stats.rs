@@ -243,7 +243,7 @@ fn duration(micros: i64) -> Duration {
 
 /// One kind, as the database counts it. Times are microseconds ago.
 #[derive(Debug)]
-pub(crate) struct KindRow {
+pub(crate) struct CountedKind {
     pub(crate) kind: String,
     /// Rows that could be claimed; an expired lease is one.
     pub(crate) visible: i64,
@@ -262,8 +262,8 @@ pub(crate) struct KindRow {
     pub(crate) is_target: bool,
 }
 
-impl From<KindRow> for KindStats {
-    fn from(row: KindRow) -> Self {
+impl From<CountedKind> for KindStats {
+    fn from(row: CountedKind) -> Self {
         let (due, later) = (Count::up_to(COUNT_MAX, row.visible), Count::up_to(COUNT_MAX, row.later));
         // Those beyond the first were not looked at.
         let part = |counted: i64| Count {
@@ -323,8 +323,8 @@ pub(crate) struct SizeRow {
 mod tests {
     use super::*;
 
-    fn row(visible: i64, later: i64, leased: i64) -> KindRow {
-        KindRow {
+    fn row(visible: i64, later: i64, leased: i64) -> CountedKind {
+        CountedKind {
             kind: "k".to_owned(),
             visible,
             later,

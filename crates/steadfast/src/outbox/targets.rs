@@ -158,7 +158,7 @@ impl<Db: Database> Steadfast<Db> {
         if self.ask("look for deliveries").count_deliveries(&left, 1).await? > 0 {
             let message = format!(
                 "deliveries to the target {name} are still to do ({} waiting, {} dead); skip them first: `steadfast outbox skip \
-                 --target {name}`",
+                 --target {name} --reason WHY`",
                 target.waiting, target.dead
             );
             return Err(Error::new(Code::Conflict, message));

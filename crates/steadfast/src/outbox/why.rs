@@ -244,7 +244,7 @@ fn why_paused(target: &str, paused: &Paused) -> Reason {
             rfc3339(paused.at),
             paused.reason
         ),
-        remedy: format!("`steadfast targets resume {target}`"),
+        remedy: format!("`steadfast targets resume {target} --reason WHY`"),
     }
 }
 
@@ -267,7 +267,7 @@ fn not_due(row: &DeliveryRow, due_at: i64) -> Reason {
         word: WhyWord::NotDue,
         what: format!("it is due at {}{because}", rfc3339(Timestamp(due_at).into())),
         remedy: format!(
-            "wait, or `steadfast outbox requeue {} --target {target}` to have it tried now",
+            "wait, or `steadfast outbox requeue {} --target {target} --reason WHY` to have it tried now",
             row.item
         ),
     }
@@ -330,8 +330,8 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
             let since = at(failure.map(|failure| failure.at));
             let what = format!("it is dead since {since}, after {}{failed}", counted(delivery.attempts));
             let remedy = format!(
-                "remove the cause, then `steadfast dead requeue {id} --target {target}`; add --edited FILE to correct it, or \
-                 `steadfast dead discard` it"
+                "remove the cause, then `steadfast dead requeue {id} --target {target} --reason WHY`; add --edited FILE to correct it, or \
+                 write discard instead of requeue to give it up"
             );
             (WhyWord::Dead, what, remedy)
         }

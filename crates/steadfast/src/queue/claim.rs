@@ -8,11 +8,14 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::{Buried, Claim, Claimed, Wanted, WorkOptions};
+use super::{Buried, Claim, Claimed, Wanted};
 use crate::clock::random;
 use crate::error::Result;
 use crate::store::{Database, Store};
 use crate::telemetry;
+
+/// How many batches of a kind are held at once at the most: one that is worked on, and one that is on its way.
+const BATCHES_HELD: u32 = 2;
 
 /// What a claim leaves to be known.
 pub(super) struct Found {
@@ -72,33 +75,66 @@ impl<Db: Database> Engine<Db> {
         let has_full_kinds = wanted.len() < self.works.len();
         let is_full =
             has_full_kinds || claims.looked_at >= wanted.iter().map(|wanted| wanted.room).min().unwrap_or(0) as usize;
+        // Rows that had to wait took the place of others.
+        let made_room = is_full && claims.rows.len() < room as usize && claims.looked_at > claims.rows.len();
+        if made_room {
+            self.park(&wanted).await;
+        }
         Ok(Found {
-            // Rows that had to wait took the place of others.
-            has_more: has_buried
-                || (is_full && claims.rows.len() < room as usize && claims.looked_at > claims.rows.len()),
+            has_more: has_buried || made_room || self.can_go_on(&wanted, &claims.rows),
             rows: claims.rows,
             is_full,
         })
     }
 
+    /// Puts off what has others ahead of it, beyond what a claim has room for. What fails is done by later claims, only slower.
+    async fn park(&mut self, wanted: &[Wanted]) {
+        let sf = self.sf.clone();
+        for wanted in wanted {
+            let parking = self.ask("park rows", async |link| {
+                let offset = sf.clock().ahead();
+                sf.store().park(link, &wanted.kind, wanted.lease, offset).await
+            });
+            if let Err(error) = parking.await {
+                telemetry::not_parked(&error);
+            }
+        }
+    }
+
+    /// Whether a kind had as many rows as were asked for, and there is room for more: the next are claimed while these are
+    /// worked on.
+    fn can_go_on(&self, wanted: &[Wanted], claimed: &[Claimed]) -> bool {
+        wanted.iter().any(|wanted| {
+            let claimed = claimed.iter().filter(|row| row.lease.kind == wanted.kind).count();
+            claimed == wanted.room as usize && wanted.room < self.room(&wanted.kind)
+        })
+    }
+
     /// The kinds that there is room for.
     fn wanted(&self) -> Vec<Wanted> {
-        let room = |kind: &Arc<str>, options: &WorkOptions| {
-            let in_flight = self.in_flight.get(kind).copied().unwrap_or(0);
-            let lane = self.lanes.get(kind);
-            let room = lane.map_or(0, |lane| lane.room(options, self.pace.batch));
-            self.pace.batch.min(room.saturating_sub(in_flight))
-        };
         let wanted = self.works.iter().map(|(kind, work)| {
             let options = work.options();
             Wanted {
                 kind: kind.clone(),
-                room: room(kind, options),
+                room: self.room(kind).min(self.pace.batch),
                 attempts_max: options.retry.attempts(),
                 lease: self.lease_of(options),
                 dead_make_room: options.dead_make_room,
             }
         });
         wanted.filter(|wanted| wanted.room > 0).collect()
+    }
+
+    /// How many rows of a kind may be claimed beside those that are held.
+    fn room(&self, kind: &Arc<str>) -> u32 {
+        let (Some(work), Some(lane)) = (self.works.get(kind), self.lanes.get(kind)) else {
+            return 0;
+        };
+        let held_max = match self.pace.is_fixed {
+            true => self.pace.batch,
+            false => self.pace.batch.saturating_mul(BATCHES_HELD),
+        };
+        let in_flight = self.in_flight.get(kind).copied().unwrap_or(0);
+        lane.room(work.options(), held_max).saturating_sub(in_flight)
     }
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::finish::Finished;
 use super::lane::Lane;
 use super::point::{WorkId, WorkPoint};
+use super::renew::let_go_in_time;
 use super::{Claimed, Ended, LEASE, Work, WorkOptions};
 use crate::clock::random;
 use crate::error::{Code, Error, Result};
@@ -22,9 +23,10 @@ use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
-/// How long a statement of the engine may take. They are quick; one that is not has lost its connection, or waits for a
-/// lock that nobody should hold.
-const STATEMENT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a statement of the engine may take, as a part of the shortest lease and within these bounds. They are quick; one
+/// that is not has lost its connection, or waits for a lock that nobody should hold, and leases have to be renewed meanwhile.
+const STATEMENT_PART: u32 = 6;
+const STATEMENT_LIMITS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 /// How long others are waited for when more could be claimed, so that rows are finished and claimed many at a time.
 const LINGER: Duration = Duration::from_millis(2);
@@ -160,12 +162,14 @@ impl<Db: Database> Engine<Db> {
         let mut seen_at: Option<Instant> = None;
         while !stopping.is_cancelled() {
             let step = async {
+                self.note_all();
+                self.give_back(Lane::is_impatient);
+                // Whatever becomes of the rest, leases are renewed.
+                self.renew().await?;
                 self.finish().await?;
                 if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
                     look_at = look_at.min(back_at);
                 }
-                self.renew().await?;
-                self.give_back(Lane::is_impatient).await?;
                 if seen_at.is_none_or(|seen_at| seen_at.elapsed() >= SEEN_EVERY) {
                     self.see_kinds().await?;
                     seen_at = Some(Instant::now());
@@ -196,6 +200,7 @@ impl<Db: Database> Engine<Db> {
                     tokio::select! {
                         () = stopping.cancelled() => {}
                         () = tokio::time::sleep(pause) => {}
+                        never = let_go_in_time(&self.held) => match never {},
                     }
                     true
                 }
@@ -240,19 +245,17 @@ impl<Db: Database> Engine<Db> {
                 false
             }
         };
-        let mut has_ended = !self.finished.is_empty();
-        while let Ok(ended) = self.ended.try_recv() {
-            self.note(ended);
-            has_ended = true;
-        }
+        self.note_all();
+        let has_ended = !self.finished.is_empty();
         let makes_way = self.finished.iter().any(Finished::makes_way);
         may_claim || (has_ended && (is_full || makes_way) && hears)
     }
 
-    /// Takes note of what ends soon, until nothing is left to wait for.
+    /// Takes note of what ends soon, until nothing is left to wait for, or as much has ended as is claimed at once.
     async fn linger(&mut self) {
         let until = tokio::time::Instant::now() + LINGER;
         while !self.held.is_empty()
+            && self.finished.len() < self.pace.batch as usize
             && let Ok(Some(ended)) = tokio::time::timeout_at(until, self.ended.recv()).await
         {
             self.note(ended);
@@ -266,6 +269,13 @@ impl<Db: Database> Engine<Db> {
         *self.in_flight.entry(claimed.lease.kind.clone()).or_default() += 1;
         self.held.insert(claimed.lease.clone(), held);
         lost
+    }
+
+    /// Takes note of all work that has ended.
+    fn note_all(&mut self) {
+        while let Ok(ended) = self.ended.try_recv() {
+            self.note(ended);
+        }
     }
 
     /// Takes note of work that has ended.
@@ -287,16 +297,12 @@ impl<Db: Database> Engine<Db> {
     /// Lets what is under way end, and gives the rest back.
     async fn stop(&mut self) {
         let until = Instant::now() + STOP_PATIENCE;
-        if let Err(error) = self.give_back(|_| true).await {
-            self.sf.dispatching().fails(&error);
-        }
+        self.give_back(|_| true);
         loop {
-            while let Ok(ended) = self.ended.try_recv() {
-                self.note(ended);
-            }
+            self.note_all();
             let said = async {
-                self.finish().await?;
-                self.renew().await
+                self.renew().await?;
+                self.finish().await
             };
             let said = said.await;
             let mut next = self.next_renewal().map_or(until, |renewal| renewal.min(until));
@@ -312,9 +318,11 @@ impl<Db: Database> Engine<Db> {
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }
-        let held: Vec<_> = self.held.drain().map(|(_, held)| held).collect();
-        held.iter().for_each(|held| held.lost.cancel());
-        if let Err(error) = self.release(&held).await {
+        for (_, held) in self.held.drain() {
+            held.lost.cancel();
+            self.finished.push(Finished::new(held, Ended::GivenBack));
+        }
+        if let Err(error) = self.finish().await {
             self.sf.dispatching().fails(&error);
         }
     }
@@ -354,25 +362,32 @@ impl<Db: Database> Engine<Db> {
         .await
     }
 
-    /// Asks the database, within a limit. What was asked in vain, or got no answer, is asked over a new connection.
+    /// Asks the database, within a limit. What was asked in vain, or got no answer, is asked over a new connection. Work whose
+    /// lease ends meanwhile is told so in time.
     pub(super) async fn ask<T>(
         &mut self,
         statement: &'static str,
         ask: impl AsyncFnOnce(&mut <Db::Store as Store<Db>>::Link) -> Result<T>,
     ) -> Result<T> {
         self.sf.ask(statement);
-        let asked = tokio::time::timeout(STATEMENT_LIMIT, async {
-            let link = match &mut self.link {
+        let Self { sf, link, held, .. } = self;
+        let shortest = held.values().map(|held| held.lease).min().unwrap_or(self.pace.lease);
+        let [at_least, at_most] = STATEMENT_LIMITS;
+        let limit = (shortest / STATEMENT_PART).clamp(at_least, at_most);
+        let asked = tokio::time::timeout(limit, async {
+            let link = match link {
                 Some(link) => link,
-                link => link.insert(self.sf.store().open_link().await?),
+                link => link.insert(sf.store().open_link().await?),
             };
             ask(link).await
         });
-        let answer = asked.await.unwrap_or_else(|_| {
-            Err(Error::new(
-                Code::Unreachable,
-                format!("the database did not answer the engine within {STATEMENT_LIMIT:?}"),
-            ))
+        let answer = tokio::select! {
+            answer = asked => answer,
+            never = let_go_in_time(held) => match never {},
+        };
+        let answer = answer.unwrap_or_else(|_| {
+            let message = format!("the database did not answer the engine within {limit:?}");
+            Err(Error::new(Code::Unreachable, message))
         });
         if answer.is_err() {
             self.link = None;

@@ -57,13 +57,19 @@ struct Ends<'f> {
 struct Told<'f> {
     claimed: &'f Claimed,
     after: Option<Duration>,
+    is_put_off: bool,
     code: &'f str,
 }
 
 impl Told<'_> {
+    fn result(&self) -> &'static str {
+        if self.after.is_some() { "retried" } else { "dead" }
+    }
+
     fn tell(&self) {
         let lease = &self.claimed.lease;
         match self.after {
+            Some(after) if self.is_put_off => telemetry::put_off(&lease.kind, after),
             Some(after) => telemetry::retrying(&Retry {
                 operation: &lease.kind,
                 attempt: self.claimed.attempt,
@@ -76,6 +82,29 @@ impl Told<'_> {
     }
 }
 
+/// Which rows were still held when something was said of them.
+enum StillHeld<'h> {
+    All,
+    These(HashSet<(Uuid, &'h str)>),
+}
+
+impl<'h> StillHeld<'h> {
+    /// Of so many rows, these.
+    fn of(rows: usize, held: &'h [(Uuid, String)]) -> Self {
+        if rows == held.len() {
+            return Self::All;
+        }
+        Self::These(held.iter().map(|(item, kind)| (*item, &**kind)).collect())
+    }
+
+    fn has(&self, lease: &Lease) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(held) => held.contains(&(lease.item, &*lease.kind)),
+        }
+    }
+}
+
 /// How many attempts ended how, by kind.
 #[derive(Default)]
 struct Tally<'f> {
@@ -84,12 +113,10 @@ struct Tally<'f> {
 }
 
 impl<'f> Tally<'f> {
-    /// Counts what was said of rows, of which these were still held.
-    fn add(&mut self, said: impl ExactSizeIterator<Item = (&'f Lease, &'static str)>, held: &[(Uuid, String)]) {
-        let all_held = said.len() == held.len();
-        let held: HashSet<_> = held.iter().map(|(item, kind)| (item, &**kind)).collect();
+    /// Counts what was said of rows.
+    fn add(&mut self, said: impl Iterator<Item = (&'f Lease, &'static str)>, held: &StillHeld<'_>) {
         for (lease, result) in said {
-            let is_held = all_held || held.contains(&(&lease.item, &*lease.kind));
+            let is_held = held.has(lease);
             let result = if is_held { result } else { "lost" };
             self.late += u64::from(!is_held);
             *self.counts.entry((&lease.kind, result)).or_default() += 1;
@@ -102,7 +129,7 @@ impl<'f> Tally<'f> {
             let result = match &finished.ended {
                 Ended::Settled => "delivered",
                 Ended::Lost => "lost",
-                Ended::Done(_) | Ended::Skipped(_) | Ended::Failed(_) => continue,
+                Ended::Done(_) | Ended::Skipped(_) | Ended::Failed(_) | Ended::GivenBack => continue,
             };
             let kind = &*finished.held.claimed.lease.kind;
             *self.counts.entry((kind, result)).or_default() += 1;
@@ -119,24 +146,36 @@ impl<'f> Tally<'f> {
 impl<Db: Database> Engine<Db> {
     /// Says what has ended. What cannot be said now is said later; if it is too late then, the rows are done again.
     pub(super) async fn finish(&mut self) -> Result<()> {
-        if self.finished.is_empty() {
+        let (mut ended, mut failed, mut given_back) = (Vec::new(), Vec::new(), Vec::new());
+        for finished in std::mem::take(&mut self.finished) {
+            match finished.ended {
+                Ended::Failed(_) => failed.push(finished),
+                Ended::GivenBack => given_back.push(finished),
+                _ => ended.push(finished),
+            }
+        }
+        // Each statement by itself: what one of them has said is not said again when another fails.
+        let said = [
+            self.say_or_keep(ended).await,
+            self.say_or_keep(failed).await,
+            self.say_or_keep(given_back).await,
+        ];
+        said.into_iter().collect()
+    }
+
+    async fn say_or_keep(&mut self, finished: Vec<Finished>) -> Result<()> {
+        if finished.is_empty() {
             return Ok(());
         }
-        let finished = std::mem::take(&mut self.finished);
         let said = self.say(&finished).await;
-        match &said {
-            Ok(()) => {
-                let chains = finished
-                    .iter()
-                    .filter_map(|finished| finished.held.claimed.chain.clone());
-                self.freed.extend(chains);
-            }
+        if said.is_ok() {
+            let chains = finished.iter().map(|finished| finished.held.claimed.chain.clone());
+            self.freed.extend(chains.flatten());
+        } else {
             // Only what may still be ours is kept: the rest is somebody else's by now.
-            Err(_) => {
-                let now = Instant::now();
-                self.finished
-                    .extend(finished.into_iter().filter(|finished| finished.held.lost_at > now));
-            }
+            let now = Instant::now();
+            let kept = finished.into_iter().filter(|finished| finished.held.lost_at > now);
+            self.finished.extend(kept);
         }
         said
     }
@@ -155,6 +194,7 @@ impl<Db: Database> Engine<Db> {
                     sf.store().finish(link, &ends.done, offset).await
                 })
                 .await?;
+            let held = StillHeld::of(ends.done.len(), &held);
             tally.add(ends.done.iter().map(|done| (done.lease, done.state)), &held);
         }
         if !ends.back.is_empty() {
@@ -163,39 +203,16 @@ impl<Db: Database> Engine<Db> {
                     sf.store().put_back(link, &ends.back, offset).await
                 })
                 .await?;
-            let back_in = ends.back.iter().filter_map(|back| back.after).min();
+            let back_in = ends.told.iter().filter_map(|told| told.after).min();
             let back_at = back_in.map(|back_in| Instant::now() + back_in);
             self.back_at = [self.back_at, back_at].into_iter().flatten().min();
-            let result = |back: &Back<'_>| if back.after.is_some() { "retried" } else { "dead" };
-            tally.add(ends.back.iter().map(|back| (back.lease, result(back))), &held);
+            let held = StillHeld::of(ends.back.len(), &held);
+            tally.add(ends.told.iter().map(|told| (&told.claimed.lease, told.result())), &held);
+            let told = ends.told.iter().filter(|told| held.has(&told.claimed.lease));
+            told.for_each(Told::tell);
         }
-        ends.told.iter().for_each(Told::tell);
         tally.tell(finished);
         Ok(())
-    }
-
-    /// Gives rows back as if they had not been claimed: the process is about to stop.
-    pub(super) async fn release(&mut self, held: &[Held]) -> Result<()> {
-        let back: Vec<_> = held
-            .iter()
-            .map(|held| Back {
-                lease: &held.claimed.lease,
-                after: Some(Duration::ZERO),
-                gives_attempt_back: true,
-                leaves_chain: None,
-                failure: None,
-            })
-            .collect();
-        if back.is_empty() {
-            return Ok(());
-        }
-        let sf = self.sf.clone();
-        let offset = sf.clock().ahead();
-        self.ask("release rows", async |link| {
-            sf.store().put_back(link, &back, offset).await
-        })
-        .await
-        .map(drop)
     }
 }
 
@@ -219,10 +236,18 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
             ends.told.push(Told {
                 claimed: &finished.held.claimed,
                 after: back.after,
+                is_put_off: back.gives_attempt_back,
                 code: failure.code(),
             });
             ends.back.push(back);
         }
+        Ended::GivenBack => ends.back.push(Back {
+            lease,
+            after: Some(Duration::ZERO),
+            gives_attempt_back: true,
+            leaves_chain: None,
+            failure: None,
+        }),
     }
 }
 

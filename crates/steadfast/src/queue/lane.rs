@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{Engine, run};
+use super::finish::Finished;
 use super::{Claimed, Ended, SUSPECT_ATTEMPTS, Work, WorkOptions};
-use crate::error::Result;
 use crate::lease::Lease;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
@@ -45,7 +45,7 @@ struct State {
 
 impl Lane {
     /// How many rows may be held.
-    pub(super) fn room(&self, options: &WorkOptions, batch: u32) -> u32 {
+    pub(super) fn room(&self, options: &WorkOptions, held_max: u32) -> u32 {
         let concurrency = options.concurrency;
         // Whoever dies costs every row that he holds an attempt: one with few of them is not put at risk by waiting.
         let has_attempts = options.retry.attempts() > SUSPECT_ATTEMPTS.unsigned_abs();
@@ -54,7 +54,7 @@ impl Lane {
         };
         let each = AHEAD.as_nanos() / took.as_nanos().max(1);
         let ahead = u32::try_from(each.saturating_mul(concurrency.into())).unwrap_or(u32::MAX);
-        ahead.min(batch).max(concurrency)
+        ahead.min(held_max).max(concurrency)
     }
 
     /// Takes a row in, and says whether there is a hand for it that is not at work yet: then somebody has to begin.
@@ -122,15 +122,15 @@ impl<Db: Database> Engine<Db> {
         }
     }
 
-    /// Gives back what waits in some lanes, as if it had not been claimed.
-    pub(super) async fn give_back(&mut self, is_meant: impl Fn(&Lane) -> bool) -> Result<()> {
+    /// Gives back what waits in some lanes, as if it had not been claimed. It is said with what has ended.
+    pub(super) fn give_back(&mut self, is_meant: impl Fn(&Lane) -> bool) {
         let lanes = self.lanes.values().filter(|lane| is_meant(lane));
         let waiting: Vec<_> = lanes.flat_map(|lane| lane.give_up()).collect();
-        let held: Vec<_> = waiting
-            .iter()
-            .filter_map(|row| self.let_out(&row.claimed.lease))
-            .collect();
-        self.release(&held).await
+        for row in waiting {
+            if let Some(held) = self.let_out(&row.claimed.lease) {
+                self.finished.push(Finished::new(held, Ended::GivenBack));
+            }
+        }
     }
 }
 
@@ -177,7 +177,11 @@ mod tests {
             64,
             "nobody knows how long it takes"
         );
-        assert_eq!(room_after(Duration::from_micros(5), 9), 500, "never more than a batch");
+        assert_eq!(
+            room_after(Duration::from_micros(5), 9),
+            500,
+            "never more than may be held"
+        );
         assert_eq!(room_after(Duration::from_millis(10), 9), 128);
         assert_eq!(
             room_after(Duration::from_secs(1), 9),

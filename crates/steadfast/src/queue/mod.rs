@@ -108,6 +108,9 @@ pub(crate) struct Claims {
     pub(crate) next_in: Option<Duration>,
 }
 
+/// How many rows are looked at when those are put off that have others ahead of them.
+pub(crate) const PARKED_AT_ONCE: i64 = 5_000;
+
 /// How often a lease may expire before its row is worked on while no other such row is; less often if it has fewer attempts,
 /// so that the last one is always of this kind.
 pub(crate) const SUSPECT_ATTEMPTS: i32 = 2;
@@ -148,6 +151,8 @@ pub(crate) enum Ended {
     Failed(Failure),
     /// Somebody else has the row.
     Lost,
+    /// It goes back as if it had not been claimed: nobody has begun it, or the process is about to stop.
+    GivenBack,
 }
 
 /// A row that has come to its end.
@@ -163,7 +168,7 @@ pub(crate) struct Done<'d> {
 #[derive(Debug)]
 pub(crate) struct Back<'b> {
     pub(crate) lease: &'b Lease,
-    /// When it is due again; `None`: it is dead.
+    /// When it is due again; zero: at once, as it has been all the time; `None`: it is dead.
     pub(crate) after: Option<Duration>,
     /// Whether the attempt counts as none.
     pub(crate) gives_attempt_back: bool,

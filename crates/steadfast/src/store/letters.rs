@@ -41,6 +41,8 @@ pub(crate) struct DeliveryFilter {
     pub(crate) since: Option<Timestamp>,
     /// Published, and failed for the last time, not later than this.
     pub(crate) until: Option<Timestamp>,
+    /// Whose event has not expired by then.
+    pub(crate) unexpired_at: Option<Timestamp>,
 }
 
 impl DeliveryFilter {
@@ -55,11 +57,12 @@ impl DeliveryFilter {
             fingerprint: None,
             since: None,
             until: None,
+            unexpired_at: None,
         }
     }
 }
 
-/// Binds a filter to `$1` to `$9`, and how many rows are wanted to `$10`. Each statement has them all.
+/// Binds a filter to `$1` to `$9` and `$11`, and how many rows are wanted to `$10`. Each statement has them all.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! bind_filter {
     ($query:expr, $filter:expr, $limit:expr) => {{
@@ -75,6 +78,7 @@ macro_rules! bind_filter {
             .bind(filter.since.map(|since| since.0))
             .bind(filter.until.map(|until| until.0))
             .bind(i64::from($limit))
+            .bind(filter.unexpired_at.map(|at| at.0))
     }};
 }
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -98,6 +102,7 @@ pub(crate) struct DeliveryRow {
     pub(crate) event_type: Option<String>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) created_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
     pub(crate) failed_at: Option<i64>,
     pub(crate) code: Option<String>,
     pub(crate) message: Option<String>,
@@ -141,6 +146,16 @@ pub(crate) struct MessageRow {
     pub(crate) headers: Option<String>,
     pub(crate) redacted: Option<String>,
     pub(crate) payload: Vec<u8>,
+}
+
+impl MessageRow {
+    /// The members of the payload that are not shown.
+    pub(crate) fn redacted(&self) -> Vec<String> {
+        let redacted = self.redacted.as_deref();
+        redacted
+            .and_then(|names| serde_json::from_str(names).ok())
+            .unwrap_or_default()
+    }
 }
 
 /// An attempt that failed, as it stands in its table.
@@ -372,6 +387,7 @@ readers! {
         event_type: plain,
         ordering_key: plain,
         created_at: plain,
+        expires_at: plain,
         failed_at: plain,
         code: plain,
         message: plain,

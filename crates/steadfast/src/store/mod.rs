@@ -11,6 +11,7 @@ mod names;
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+pub(crate) mod streams;
 
 use std::future::Future;
 use std::ops::{DerefMut, Range};
@@ -32,7 +33,7 @@ use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, Owner, Quota, Reco
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
-use crate::outbox::stats::{FinishedRow, KindRow, PublishedRow, SizeRow};
+use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
 use crate::queue::{Back, Claim, Claims, Done};
 
@@ -67,10 +68,17 @@ impl Database for sqlx::Postgres {
 ///
 /// Every method that takes a connection runs inside the transaction that is open on it.
 ///
-/// What people ask about deliveries, targets and bulk operations is in [`letters`].
+/// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`].
 #[doc(hidden)]
 pub(crate) trait Store<Db: Database>:
-    letters::Letters<Db> + letters::Targets<Db> + letters::Operations<Db> + Sized + Send + Sync + 'static
+    letters::Letters<Db>
+    + letters::Targets<Db>
+    + letters::Operations<Db>
+    + streams::Streams<Db>
+    + Sized
+    + Send
+    + Sync
+    + 'static
 {
     /// What must be there before the first migration: a place for our tables, and the table that counts migrations.
     const BOOTSTRAP: &'static str;
@@ -159,7 +167,7 @@ pub(crate) trait Store<Db: Database>:
     /// Counts the keys at these places that have expired.
     fn count_expired(&self, places: Range<i64>, offset: Offset) -> impl Future<Output = Result<u64>> + Send;
 
-    /// The places that messages, or the deliveries in the history, are at, in stretches that one statement may look at.
+    /// The places that the rows of an aging table are at, in stretches that one statement may look at.
     fn aged_stretches(&self, table: Aging) -> impl Future<Output = Result<Vec<Range<i64>>>> + Send;
     /// Deletes what nobody waits for at these places, in a transaction of its own: messages with their failures, or
     /// deliveries in the history.
@@ -224,6 +232,14 @@ pub(crate) trait Store<Db: Database>:
         done: &[Done<'_>],
         offset: Offset,
     ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
+    /// Puts off rows of a kind that are due and have others ahead of them, among the first of those that are due.
+    fn park(
+        &self,
+        link: &mut Self::Link,
+        kind: &str,
+        lease: Duration,
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Puts rows back or buries them, and says which of them were still held.
     fn put_back(
         &self,
@@ -259,7 +275,7 @@ pub(crate) trait Store<Db: Database>:
     // How the outbox is doing.
 
     /// Counts the rows of the queue, kind by kind, up to a limit.
-    fn kind_counts(&self, offset: Offset) -> impl Future<Output = Result<Vec<KindRow>>> + Send;
+    fn kind_counts(&self, offset: Offset) -> impl Future<Output = Result<Vec<CountedKind>>> + Send;
     /// Counts the rows that have left the queue since then, kind by kind, up to a limit; `first` is the smallest id of a
     /// message that was published since then.
     fn finished_since(&self, since: Timestamp, first: Uuid) -> impl Future<Output = Result<Vec<FinishedRow>>> + Send;
@@ -393,6 +409,10 @@ pub(crate) enum Aging {
     Messages,
     /// Deliveries that have ended: by when they did.
     History,
+    /// What was pushed into streams: by when it was.
+    Entries,
+    /// Streams: by when something was last pushed into them.
+    Streams,
 }
 
 /// How old that is.

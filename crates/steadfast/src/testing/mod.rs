@@ -15,6 +15,7 @@ mod run;
 mod harness;
 mod wait;
 mod crash;
+mod sink;
 mod site;
 mod database;
 
@@ -26,6 +27,7 @@ pub use crash::{CrashFailure, CrashFailures, CrashPoint, CrashReport, Given};
 pub use database::TestDatabase;
 pub use harness::{Harness, IntoDuration};
 pub use run::{TestResult, run};
+pub use sink::{Arrived, SinkTrial, try_sink};
 pub use wait::{Hold, eventually};
 
 #[doc(hidden)]

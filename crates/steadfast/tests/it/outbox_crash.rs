@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use steadfast::testing::{Harness, TestDatabase};
-use steadfast::{Event, EventCx, Failure, Steadfast, Tx, sqlx};
+use steadfast::{Confirmation, Event, EventCx, Failure, Pushes, Sink, Steadfast, StreamName, Tx, sqlx};
 
 const TABLES: &str = "CREATE TABLE orders (sku TEXT NOT NULL);
                       CREATE TABLE reserved (sku TEXT NOT NULL);
@@ -132,6 +132,100 @@ async fn an_event_takes_effect_once_wherever_its_process_dies(t: Harness<Db>) {
             "{name} is not in {names:?}"
         );
     }
+}
+
+impl Sink for Outside {
+    async fn send(&self, batch: &[EventCx]) -> Vec<Result<Confirmation, Failure>> {
+        batch.iter().for_each(|event| self.call(&event.id().to_string()));
+        batch.iter().map(|_| Ok(Confirmation::new("entry"))).collect()
+    }
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn a_message_leaves_by_a_sink_under_one_id_wherever_its_process_dies(t: Harness<Db>) {
+    async fn place_and_send(t: &Harness<Db>, outside: &Outside) -> steadfast::Result<()> {
+        t.sf()
+            .sink("orders.outside")
+            .events("order.*")
+            .deliver_to(outside.clone());
+        t.sf().declare().await?;
+        let command = t.sf().command("orders.place", "key-1").owner(t.owner());
+        let placed = command.run(async |tx| {
+            tx.publish(&OrderPlaced { sku: "tea".into() })?;
+            Ok(())
+        });
+        placed.await?;
+        t.sf().drain().await?;
+        Ok(())
+    }
+
+    let outside = Outside::default();
+    let report = t
+        .crash_everywhere(
+            async |t| place_and_send(t, &outside).await,
+            async |t, _| {
+                // What died held a lease.
+                t.advance("31s");
+                place_and_send(t, &outside).await.unwrap();
+                t.assert_count(&table::<Db>("queue"), 0).await;
+                let confirmed = format!(
+                    "SELECT count(*) FROM {} WHERE state = 'delivered' AND detail = 'entry'",
+                    table::<Db>("history")
+                );
+                t.assert_count(&confirmed, 1).await;
+                let (ids, calls) = outside.asked();
+                assert_eq!(ids, 1, "one id, however often it is sent");
+                assert!((1..=2).contains(&calls), "{calls} calls for one crash");
+            },
+        )
+        .await;
+    let names = report.names();
+    assert!(names.iter().any(|point| point.contains("finish rows")), "{names:?}");
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn an_event_is_in_its_stream_once_wherever_its_process_dies(t: Harness<Db>) {
+    async fn place_and_push(t: &Harness<Db>) -> steadfast::Result<()> {
+        let tell = |order: &OrderPlaced, to: &mut Pushes| {
+            to.push(StreamName::topic("orders"), order);
+            to.push(StreamName::user("ada"), order);
+        };
+        let _push = t.sf().push("orders.live").event(tell).start();
+        t.sf().declare().await?;
+        let command = t.sf().command("orders.place", "key-1").owner(t.owner());
+        let placed = command.run(async |tx| {
+            for _ in 0..2 {
+                tx.publish(&OrderPlaced { sku: "tea".into() })?;
+            }
+            Ok(())
+        });
+        placed.await?;
+        t.sf().drain().await?;
+        Ok(())
+    }
+
+    let report = t
+        .crash_everywhere(
+            async |t| place_and_push(t).await,
+            async |t, _| {
+                // What died held leases.
+                t.advance("31s");
+                place_and_push(t).await.unwrap();
+                t.assert_count(&table::<Db>("queue"), 0).await;
+                t.assert_count(&table::<Db>("entries"), 4).await;
+                let (entries, streams) = (table::<Db>("entries"), table::<Db>("streams"));
+                let newest = format!(
+                    "SELECT count(*) FROM {streams} AS s WHERE last = (SELECT max(number) FROM {entries} AS e WHERE e.stream = s.stream)"
+                );
+                t.assert_count(&newest, 2).await;
+            },
+        )
+        .await;
+    let names = report.names();
+    assert!(
+        names.iter().any(|point| point.contains("append to streams")),
+        "{names:?}"
+    );
 }
 
 #[steadfast::test(sqlite, postgres)]

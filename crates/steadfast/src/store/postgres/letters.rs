@@ -24,6 +24,7 @@ macro_rules! columns {
                CASE WHEN q.state = 'leased' THEN (extract(epoch FROM q.visible_at) * 1000000)::bigint END AS leased_until,
                q.holder, NULL::bigint AS finished_at, NULL::text AS detail, m.type AS event_type, m.ordering_key,
                (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
+               (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
                (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
     };
 }
@@ -36,6 +37,7 @@ macro_rules! columns_of_history {
                NULL::bigint AS number, NULL::bigint AS due_at, NULL::bigint AS leased_until, NULL::text AS holder,
                (extract(epoch FROM q.finished_at) * 1000000)::bigint AS finished_at, q.detail, m.type AS event_type,
                m.ordering_key, (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
+               (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
                (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
     };
 }
@@ -77,7 +79,9 @@ macro_rules! fitting {
           AND ($8::bigint IS NULL OR m.created_at >= timestamptz 'epoch' + $8 * interval '1 microsecond')
           AND ($9::bigint IS NULL
                OR (coalesce(m.created_at <= timestamptz 'epoch' + $9 * interval '1 microsecond', true)
-                   AND (f.at IS NULL OR f.at <= timestamptz 'epoch' + $9 * interval '1 microsecond'))) "
+                   AND (f.at IS NULL OR f.at <= timestamptz 'epoch' + $9 * interval '1 microsecond')))
+          AND ($11::bigint IS NULL
+               OR coalesce(m.expires_at > timestamptz 'epoch' + $11 * interval '1 microsecond', true)) "
         )
     };
 }
@@ -385,9 +389,9 @@ impl Letters<Postgres> for PostgresStore {
                 SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
             ), said AS (
                 INSERT INTO steadfast.messages
-                       (number, created_at, expires_at, version, id, type, source, content_type, correlation_id,
+                       (number, created_at, version, id, type, source, content_type, correlation_id,
                         causation_id, traceparent, ordering_key, headers, redacted, payload)
-                SELECT nextval('steadfast.numbers'), c.now, m.expires_at, m.version, $3, m.type, m.source, m.content_type,
+                SELECT nextval('steadfast.numbers'), c.now, m.version, $3, m.type, m.source, m.content_type,
                        m.correlation_id, m.id::text, m.traceparent, m.ordering_key, $5, m.redacted, $6
                 FROM steadfast.messages AS m, clock AS c
                 WHERE m.id = $2

@@ -14,6 +14,7 @@ mod outbox;
 mod purge;
 mod queue;
 mod stats;
+mod streams;
 mod targets;
 
 use std::future::Future;
@@ -38,7 +39,7 @@ use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
-use crate::outbox::stats::{FinishedRow, KindRow, PublishedRow, SizeRow};
+use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
 use crate::queue::{Back, Claim, Claims, Done};
 
@@ -396,6 +397,10 @@ impl Store<Postgres> for PostgresStore {
         queue::finish(link, &self.names, done, offset).await
     }
 
+    async fn park(&self, link: &mut queue::Link, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
+        queue::park(link, &self.names, kind, lease, offset).await
+    }
+
     async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
         queue::put_back(link, &self.names, back, offset).await
     }
@@ -413,7 +418,7 @@ impl Store<Postgres> for PostgresStore {
         outbox::publish_as_guest(conn, &self.names, messages, offset).await
     }
 
-    async fn kind_counts(&self, offset: Offset) -> Result<Vec<KindRow>> {
+    async fn kind_counts(&self, offset: Offset) -> Result<Vec<CountedKind>> {
         stats::kinds(&self.pool, &self.names, offset).await
     }
 

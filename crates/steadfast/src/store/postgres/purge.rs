@@ -78,11 +78,13 @@ pub(super) async fn count_expired(pool: &PgPool, names: &Names, pages: Range<i64
     Ok(count.unsigned_abs())
 }
 
-/// The pages that messages, or the deliveries in the history, are on.
+/// The pages that the rows of an aging table are on.
 pub(super) async fn aged_stretches(pool: &PgPool, names: &Names, table: Aging) -> Result<Vec<Range<i64>>> {
     let statement = names.sql(match table {
         Aging::Messages => "SELECT pg_relation_size('steadfast.messages') / current_setting('block_size')::bigint",
         Aging::History => "SELECT pg_relation_size('steadfast.history') / current_setting('block_size')::bigint",
+        Aging::Entries => "SELECT pg_relation_size('steadfast.entries') / current_setting('block_size')::bigint",
+        Aging::Streams => "SELECT pg_relation_size('steadfast.streams') / current_setting('block_size')::bigint",
     });
     let pages: i64 = sqlx::query_scalar(statement)
         .fetch_one(pool)
@@ -103,6 +105,19 @@ macro_rules! finished_messages {
              WHERE m.ctid >= $1::text::tid AND m.ctid < $2::text::tid
                AND m.created_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')
                AND NOT EXISTS (SELECT FROM steadfast.queue AS q WHERE q.item = m.id OFFSET 0)"
+        )
+    };
+}
+
+/// The rows on these pages whose number, which is a moment too, is old.
+macro_rules! old_numbers {
+    ($table:literal, $number:literal) => {
+        concat!(
+            "FROM steadfast.",
+            $table,
+            " WHERE ctid >= $1::text::tid AND ctid < $2::text::tid AND ",
+            $number,
+            " <= (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3 - $4)"
         )
     };
 }
@@ -142,8 +157,18 @@ pub(super) async fn delete_aged(
                 RETURNING 1)
             SELECT count(*) FROM gone"
         }
+        Aging::Entries => concat!(
+            "WITH gone AS (DELETE ",
+            old_numbers!("entries", "number"),
+            " RETURNING 1) SELECT count(*) FROM gone"
+        ),
+        Aging::Streams => concat!(
+            "WITH gone AS (DELETE ",
+            old_numbers!("streams", "last"),
+            " RETURNING 1) SELECT count(*) FROM gone"
+        ),
     });
-    on_pages(pool, statement, pages, aged, "deleting finished messages").await
+    on_pages(pool, statement, pages, aged, "deleting what is old").await
 }
 
 /// Counts what nobody waits for on these pages.
@@ -162,8 +187,10 @@ pub(super) async fn count_aged(
             WHERE ctid >= $1::text::tid AND ctid < $2::text::tid
               AND finished_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')"
         }
+        Aging::Entries => concat!("SELECT count(*) ", old_numbers!("entries", "number")),
+        Aging::Streams => concat!("SELECT count(*) ", old_numbers!("streams", "last")),
     });
-    on_pages(pool, statement, pages, aged, "counting finished messages").await
+    on_pages(pool, statement, pages, aged, "counting what is old").await
 }
 
 async fn on_pages(pool: &PgPool, statement: SqlStr, pages: Range<i64>, aged: Aged, what: &str) -> Result<u64> {

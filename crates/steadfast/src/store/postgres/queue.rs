@@ -15,7 +15,7 @@ use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
+use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Wanted};
 use crate::telemetry;
 
 /// How long connecting may take.
@@ -43,16 +43,18 @@ pub(crate) struct Link {
 /// Connects. Behind a pooler in transaction mode nothing is ever heard on it; polling finds everything all the same.
 pub(super) async fn open(store: &PostgresStore) -> Result<Link> {
     let options = (*store.pool.connect_options()).clone();
-    let opened = match listen(store, options.clone().options(PLANNER)).await {
+    let channel = channel(&store.names);
+    let opened = match listen(&channel, options.clone().options(PLANNER)).await {
         // Poolers refuse what they do not know. It is slower with a backlog then, and nothing worse.
-        Err(sqlx::Error::Database(_)) => listen(store, options).await,
+        Err(sqlx::Error::Database(_)) => listen(&channel, options).await,
         opened => opened,
     };
     let listener = opened.map_err(|error| PostgresStore::error(error, "opening the connection of the engine"))?;
     Ok(Link { listener })
 }
 
-async fn listen(store: &PostgresStore, options: PgConnectOptions) -> sqlx::Result<PgListener> {
+/// Opens a connection that belongs to no pool, and listens.
+pub(super) async fn listen(channel: &str, options: PgConnectOptions) -> sqlx::Result<PgListener> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .max_lifetime(None)
@@ -61,10 +63,10 @@ async fn listen(store: &PostgresStore, options: PgConnectOptions) -> sqlx::Resul
         .acquire_timeout(CONNECT_LIMIT)
         .connect_lazy_with(options);
     let mut listener = PgListener::connect_with(&pool).await?;
-    // The engine finds out by itself that a connection is lost, and opens another one.
+    // Whoever hears finds out by himself that a connection is lost, and opens another one.
     listener.eager_reconnect(false);
     listener.ignore_pool_close_event(true);
-    listener.listen(&channel(&store.names)).await?;
+    listener.listen(channel).await?;
     Ok(listener)
 }
 
@@ -127,6 +129,25 @@ macro_rules! show_next {
 }
 pub(super) use show_next;
 
+/// How long a row is left alone that has others ahead of it, of which one or more than one are counted: the longer it has
+/// waited, the longer.
+macro_rules! put_off {
+    ($ahead:literal, $lease:literal, $due_at:literal) => {
+        concat!(
+            "CASE ",
+            $ahead,
+            " WHEN 1 THEN ",
+            $lease,
+            " * interval '1 microsecond'
+              ELSE least(greatest(c.now - ",
+            $due_at,
+            ", ",
+            $lease,
+            " * interval '1 microsecond'), interval '5 minutes') END"
+        )
+    };
+}
+
 /// Claims rows that are due, and those whose lease has expired: both are visible. One statement for all kinds.
 ///
 /// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while: the next one not
@@ -139,7 +160,8 @@ pub(super) use show_next;
 /// that would be to read the whole backlog, each time.
 ///
 /// It need not survive a crash of the server: a claim that is lost is made again.
-const CLAIM: &str = "
+const CLAIM: &str = concat!(
+    "
     WITH clock AS MATERIALIZED (
         SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                set_config('synchronous_commit', 'off', true)     AS is_light
@@ -227,11 +249,9 @@ const CLAIM: &str = "
             visible_at = CASE l.verdict
                              WHEN 'claim' THEN c.now + l.lease * interval '1 microsecond'
                              WHEN 'bury'  THEN 'infinity'
-                             -- The longer it has waited, the longer it is left alone.
-                             ELSE c.now + CASE l.ahead
-                                              WHEN 1 THEN l.lease * interval '1 microsecond'
-                                              ELSE least(greatest(c.now - l.due_at, l.lease * interval '1 microsecond'),
-                                                         interval '5 minutes') END END
+                             ELSE c.now + ",
+    put_off!("l.ahead", "l.lease", "l.due_at"),
+    " END
         FROM looked AS l, clock AS c
         -- By the primary key, and not by the index on kinds, which does not see this comparison.
         WHERE q.item = ANY (ARRAY(SELECT item FROM looked)) AND q.item = l.item AND q.kind || '' = l.kind
@@ -266,7 +286,8 @@ const CLAIM: &str = "
         SELECT type, version, source, ordering_key, correlation_id, causation_id, traceparent, payload, created_at, expires_at
         FROM steadfast.messages
         WHERE id = c.item AND c.verdict = 'claim'
-        LIMIT 1) AS m ON true";
+        LIMIT 1) AS m ON true"
+);
 
 pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
     let column = |of: fn(&Wanted) -> i32| claim.wanted.iter().map(of).collect::<Vec<i32>>();
@@ -424,6 +445,57 @@ pub(super) async fn finish(
         .map_err(|error| PostgresStore::error(error, "finishing rows"))
 }
 
+/// Puts off rows that have others ahead of them, among the first [`PARKED_AT_ONCE`] that are due: for as long as a claim would.
+///
+/// A claim puts off as many as it has room for. Behind a chain that is long, others would wait until it has passed it by.
+pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
+    let statement = names.sql(concat!(
+        "
+        WITH clock AS MATERIALIZED (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
+                   set_config('synchronous_commit', 'off', true)     AS is_light
+        ), due AS MATERIALIZED (
+            SELECT item, chain, number
+            FROM steadfast.queue
+            WHERE kind = $2 AND visible_at <= (SELECT now FROM clock WHERE is_light IS NOT NULL)
+            ORDER BY visible_at
+            LIMIT $4
+        ), waiting AS MATERIALIZED (
+            SELECT d.item, ahead.count AS ahead
+            FROM due AS d
+            CROSS JOIN LATERAL (
+                SELECT count(*)
+                FROM (SELECT FROM steadfast.queue AS earlier
+                      WHERE earlier.chain = d.chain AND earlier.number < d.number
+                      LIMIT 2) AS earlier) AS ahead
+            WHERE ahead.count > 0
+        ), locked AS MATERIALIZED (
+            SELECT item, kind
+            FROM steadfast.queue
+            WHERE item = ANY (ARRAY(SELECT item FROM waiting)) AND kind || '' = $2
+              AND state = 'pending' AND visible_at <= (SELECT now FROM clock)
+            FOR UPDATE SKIP LOCKED
+        )
+        UPDATE steadfast.queue AS q
+        SET visible_at = c.now + ",
+        put_off!("w.ahead", "$3", "q.due_at"),
+        "
+        FROM locked AS l
+        JOIN waiting AS w ON w.item = l.item,
+             clock AS c
+        WHERE q.item = ANY (ARRAY(SELECT item FROM locked)) AND q.item = l.item AND q.kind || '' = l.kind"
+    ));
+    sqlx::query(statement)
+        .bind(offset.0)
+        .bind(kind)
+        .bind(micros(lease))
+        .bind(PARKED_AT_ONCE)
+        .execute(&mut link.listener)
+        .await
+        .map(drop)
+        .map_err(|error| PostgresStore::error(error, "putting off rows that wait"))
+}
+
 /// Puts rows back, or buries them, and says which of them were still held.
 pub(super) async fn put_back(
     link: &mut Link,
@@ -438,7 +510,7 @@ pub(super) async fn put_back(
         ), back AS (
             UPDATE steadfast.queue AS q
             SET state      = CASE WHEN b.after IS NULL THEN 'dead' ELSE 'pending' END,
-                due_at     = CASE WHEN b.after IS NULL THEN q.due_at ELSE c.now + b.after * interval '1 microsecond' END,
+                due_at     = CASE WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond' ELSE q.due_at END,
                 visible_at = CASE WHEN b.after IS NULL THEN 'infinity' ELSE c.now + b.after * interval '1 microsecond' END,
                 attempts   = q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END,
                 chain      = CASE WHEN b.leaves IS NULL THEN q.chain END,

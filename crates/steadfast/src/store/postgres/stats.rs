@@ -9,7 +9,7 @@ use super::{Names, PostgresStore, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::error::Result;
 use crate::outbox::stats::{
-    COUNT_MAX, FinishedRow, KINDS_MAX, KindRow, NEAR_MAX, OLDEST_MAX, PublishedRow, SAMPLE_MAX, SizeRow, TableSize,
+    COUNT_MAX, CountedKind, FinishedRow, KINDS_MAX, NEAR_MAX, OLDEST_MAX, PublishedRow, SAMPLE_MAX, SizeRow, TableSize,
 };
 
 /// The kinds that a node has known or that a row of the queue has, found by one step in the index for each.
@@ -74,7 +74,7 @@ const KINDS: &str = "
     ORDER BY n.kind";
 
 /// Counts the rows of the queue, kind by kind.
-pub(super) async fn kinds(pool: &PgPool, names: &Names, offset: Offset) -> Result<Vec<KindRow>> {
+pub(super) async fn kinds(pool: &PgPool, names: &Names, offset: Offset) -> Result<Vec<CountedKind>> {
     let fail = |error| PostgresStore::error(error, "counting the rows of the queue");
     let kinds: Vec<String> = sqlx::query_scalar(names.sql(NAMES))
         .bind(KINDS_MAX)
@@ -93,8 +93,8 @@ pub(super) async fn kinds(pool: &PgPool, names: &Names, offset: Offset) -> Resul
     rows.iter().map(read_kind).collect()
 }
 
-fn read_kind(row: &PgRow) -> Result<KindRow> {
-    Ok(KindRow {
+fn read_kind(row: &PgRow) -> Result<CountedKind> {
+    Ok(CountedKind {
         kind: get(row, "kind")?,
         visible: get(row, "visible")?,
         later: get(row, "later")?,

@@ -5,21 +5,43 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqlStr, SqliteConnection, SqlitePool};
 
-use super::outbox::{self, publish_statements};
+use super::outbox::{self, publish_statement};
 use super::writer::{Savepoint, Turn};
 use super::{Names, Settlement, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::command::{Fingerprint, Key, KeyColumns, KeyFilter, KeyState, Record, Stored};
 use crate::error::Result;
+use crate::outbox::NewMessage;
 use crate::page;
 
+/// Writes a key with its outcome, and a message with it if there is one. `$1` is for messages as a list, `$2` the time.
 macro_rules! settle {
     () => {
         "
         INSERT INTO steadfast_keys
-               (hash, scope, tenant, owner, operation, value, fingerprint,
-                state, status, headers, body, format, created_at, expires_at)
+               (hash, scope, tenant, owner, operation, value, fingerprint, state, status, headers, body, format,
+                created_at, expires_at)
         VALUES ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $2, $15)"
+    };
+    (with_message) => {
+        "
+        INSERT INTO steadfast_settlements
+               (hash, scope, tenant, owner, operation, value, fingerprint, state, status, headers, body, format,
+                created_at, key_expires_at,
+                id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
+                expires_at, due_at)
+        VALUES ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $2, $15,
+                $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)"
+    };
+}
+
+/// A statement that also seals the turn.
+macro_rules! and_seal {
+    ($turn:ident, $($statement:tt)+) => {
+        match $turn.savepoint {
+            Savepoint::Even => concat!($($statement)+, "; RELEASE sf_even; SAVEPOINT sf_odd"),
+            Savepoint::Odd => concat!($($statement)+, "; RELEASE sf_odd; SAVEPOINT sf_even"),
+        }
     };
 }
 
@@ -67,45 +89,41 @@ pub(super) async fn remove(conn: &mut SqliteConnection, names: &Names, key: &Key
 }
 
 /// Writes the key with its outcome, once, at the end, and seals the turn. False: the key is there already.
+///
+/// One message goes into the same statement, as most commands publish one or none: who waits for the thread of the
+/// connection is woken for each statement, and JSON takes as long to read as a row to write.
 pub(super) async fn settle(turn: &mut Turn, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
-    let statement = match (turn.savepoint, settlement.messages.is_empty()) {
-        (Savepoint::Even, true) => concat!(settle!(), "; RELEASE sf_even; SAVEPOINT sf_odd"),
-        (Savepoint::Odd, true) => concat!(settle!(), "; RELEASE sf_odd; SAVEPOINT sf_even"),
-        (Savepoint::Even, false) => concat!(
-            publish_statements!(),
-            ";",
-            settle!(),
-            "; RELEASE sf_even; SAVEPOINT sf_odd"
-        ),
-        (Savepoint::Odd, false) => concat!(
-            publish_statements!(),
-            ";",
-            settle!(),
-            "; RELEASE sf_odd; SAVEPOINT sf_even"
-        ),
+    let statement = match settlement.messages {
+        [] => and_seal!(turn, settle!()),
+        [_] => and_seal!(turn, settle!(with_message)),
+        _ => and_seal!(turn, publish_statement!(), ";", settle!()),
     };
-    let is_settled = write(turn, names.sql(statement), settlement).await?;
+    let is_settled = write(turn, names.sql(statement), settlement, settlement.messages).await?;
     if is_settled {
         turn.has_sealed();
     }
     Ok(is_settled)
 }
 
-/// The same in the caller's transaction.
+/// The same in the caller's transaction, which has its messages already.
 pub(super) async fn settle_as_guest(
     conn: &mut SqliteConnection,
     names: &Names,
     settlement: &Settlement<'_>,
 ) -> Result<bool> {
-    write(conn, names.sql(settle!()), settlement).await
+    write(conn, names.sql(settle!()), settlement, &[]).await
 }
 
-async fn write(conn: &mut SqliteConnection, statement: SqlStr, settlement: &Settlement<'_>) -> Result<bool> {
+async fn write(
+    conn: &mut SqliteConnection,
+    statement: SqlStr,
+    settlement: &Settlement<'_>,
+    messages: &[NewMessage],
+) -> Result<bool> {
     let Settlement { key, stored, .. } = settlement;
     let now = settlement.offset.now();
-    let messages = (!settlement.messages.is_empty()).then(|| outbox::encode(settlement.messages));
-    let written = sqlx::query(statement)
-        .bind(messages)
+    let mut query = sqlx::query(statement)
+        .bind((messages.len() > 1).then(|| outbox::encode(messages)))
         .bind(now.0)
         .bind(&key.hash[..])
         .bind(key.scope.as_str())
@@ -119,10 +137,23 @@ async fn write(conn: &mut SqliteConnection, statement: SqlStr, settlement: &Sett
         .bind(&stored.headers)
         .bind(&stored.body)
         .bind(stored.format)
-        .bind(now.after(settlement.retention).0)
-        .execute(conn)
-        .await;
-    match written {
+        .bind(now.after(settlement.retention).0);
+    if let [message] = messages {
+        query = query
+            .bind(message.id.to_string())
+            .bind(message.event_type)
+            .bind(message.version)
+            .bind(&*message.origin.source)
+            .bind(message.origin.correlation_id.as_deref())
+            .bind(message.origin.causation_id.as_deref())
+            .bind(message.origin.traceparent.as_deref())
+            .bind(message.ordering_key.as_deref())
+            .bind(message.redacted.as_deref())
+            .bind(message.payload.as_bytes())
+            .bind(message.expires_after.map(|after| now.after(after).0))
+            .bind(now.after(message.delay).0);
+    }
+    match query.execute(conn).await {
         Ok(_) => Ok(true),
         // The primary key has judged: a duplicate committed first.
         Err(sqlx::Error::Database(error)) if error.is_unique_violation() && is_of_keys(&*error) => Ok(false),

@@ -9,6 +9,7 @@ use super::super::letters::{
     bind_filter, parse, read_attempt, read_delivery, read_group, read_message,
 };
 use super::SqliteStore;
+use super::queue::show_heads;
 use crate::clock::Offset;
 use crate::error::Result;
 
@@ -20,7 +21,7 @@ macro_rules! columns {
                q.due_at AS due_at,
                CASE WHEN q.state = 'leased' THEN q.visible_at END AS leased_until,
                q.holder, NULL AS finished_at, NULL AS detail, m.type AS event_type, m.ordering_key,
-               m.created_at AS created_at,
+               m.created_at AS created_at, m.expires_at AS expires_at,
                f.at AS failed_at, f.code, f.message, f.fingerprint "
     };
 }
@@ -32,7 +33,7 @@ macro_rules! columns_of_history {
         SELECT q.item, q.kind, q.state, q.attempts, NULL AS chain,
                NULL AS number, NULL AS due_at, NULL AS leased_until, NULL AS holder,
                q.finished_at AS finished_at, q.detail, m.type AS event_type,
-               m.ordering_key, m.created_at AS created_at,
+               m.ordering_key, m.created_at AS created_at, m.expires_at AS expires_at,
                f.at AS failed_at, f.code, f.message, f.fingerprint "
     };
 }
@@ -69,7 +70,8 @@ macro_rules! fitting {
           AND ($6 IS NULL OR f.code = $6)
           AND ($7 IS NULL OR f.fingerprint = $7)
           AND ($8 IS NULL OR m.created_at >= $8)
-          AND ($9 IS NULL OR (coalesce(m.created_at <= $9, true) AND (f.at IS NULL OR f.at <= $9))) "
+          AND ($9 IS NULL OR (coalesce(m.created_at <= $9, true) AND (f.at IS NULL OR f.at <= $9)))
+          AND ($11 IS NULL OR coalesce(m.expires_at > $11, true)) "
         )
     };
 }
@@ -340,20 +342,8 @@ impl Letters<Sqlite> for SqliteStore {
     }
 
     async fn free_chains(&self, conn: &mut SqliteConnection, chains: &[String]) -> Result<()> {
-        let statement = self.names.sql(
-            "
-            UPDATE steadfast_queue AS q
-            SET visible_at = q.due_at
-            FROM json_each($1) AS f
-            WHERE q.chain = f.value AND q.state = 'pending' AND q.visible_at > q.due_at
-              AND q.number = (SELECT min(head.number) FROM steadfast_queue AS head WHERE head.chain = f.value)",
-        );
-        sqlx::query(statement)
-            .bind(json!(chains).to_string())
-            .execute(conn)
-            .await
-            .map(drop)
-            .map_err(Self::fail("letting chains go on"))
+        let chains: Vec<_> = chains.iter().map(String::as_str).collect();
+        show_heads(conn, &self.names, &chains).await
     }
 
     async fn replace_message(
@@ -365,9 +355,9 @@ impl Letters<Sqlite> for SqliteStore {
         let statement = self.names.sql(
             "
             INSERT INTO steadfast_messages
-                   (created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id, traceparent,
+                   (created_at, version, id, type, source, content_type, correlation_id, causation_id, traceparent,
                     ordering_key, headers, redacted, payload)
-            SELECT $1, m.expires_at, m.version, $3, m.type, m.source, m.content_type, m.correlation_id, m.id, m.traceparent,
+            SELECT $1, m.version, $3, m.type, m.source, m.content_type, m.correlation_id, m.id, m.traceparent,
                    m.ordering_key, $5, m.redacted, $6
             FROM steadfast_messages AS m
             WHERE m.id = $2;

@@ -42,6 +42,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "operations",
         sql: include_str!("migrations/0007_operations.sql"),
     },
+    Migration {
+        version: 8,
+        name: "streams",
+        sql: include_str!("migrations/0008_streams.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

@@ -16,6 +16,7 @@ mod outbox;
 mod purge;
 mod queue;
 mod stats;
+mod streams;
 mod targets;
 mod writer;
 
@@ -39,7 +40,7 @@ use crate::command::{Key, KeyColumns, KeyFilter, Quota};
 use crate::doctor::Check;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
-use crate::outbox::stats::{FinishedRow, KindRow, PublishedRow, SizeRow};
+use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
 use crate::queue::{Back, Claim, Claims, Done};
 
@@ -358,6 +359,12 @@ impl Store<Sqlite> for SqliteStore {
         Ok(held)
     }
 
+    async fn park(&self, _: &mut queue::Link, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
+        let mut turn = self.writer.take_turn(false).await?;
+        queue::park(&mut turn, &self.names, kind, lease, offset).await?;
+        self.end_turn(turn).await
+    }
+
     async fn put_back(&self, _: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
         let mut turn = self.writer.take_turn(false).await?;
         let held = queue::put_back(&mut turn, &self.names, back, offset).await?;
@@ -387,7 +394,7 @@ impl Store<Sqlite> for SqliteStore {
         outbox::publish(conn, &self.names, messages, offset).await
     }
 
-    async fn kind_counts(&self, offset: Offset) -> Result<Vec<KindRow>> {
+    async fn kind_counts(&self, offset: Offset) -> Result<Vec<CountedKind>> {
         stats::kinds(&self.readers, &self.names, offset).await
     }
 

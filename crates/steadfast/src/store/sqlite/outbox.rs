@@ -1,59 +1,46 @@
 //! Messages on SQLite: written in the call that ends the transaction.
 
 use serde_json::json;
-use sqlx::{SqlStr, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::{Names, SqliteStore, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
 use crate::outbox::{NewMessage, TargetRow};
 
-/// Writes messages, and a delivery for each target that wants one, whichever process declared it: `$1` is a list of
-/// messages as JSON, `$2` the time.
-macro_rules! publish_statements {
+/// Writes any number of messages: `$1` is a list of them as JSON, `$2` the time.
+macro_rules! publish_statement {
     () => {
         "
-        INSERT INTO steadfast_messages
-               (created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id, traceparent,
-                ordering_key, redacted, payload)
-        SELECT $2, $2 + (m.value ->> 'expires_after'), m.value ->> 'version', m.value ->> 'id', m.value ->> 'type',
-               m.value ->> 'source', 'application/json', m.value ->> 'correlation_id', m.value ->> 'causation_id', m.value ->> 'traceparent',
-               m.value ->> 'ordering_key', m.value ->> 'redacted', CAST(m.value ->> 'payload' AS BLOB)
+        INSERT INTO steadfast_publications
+               (id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
+                created_at, expires_at, due_at)
+        SELECT m.value ->> 'id', m.value ->> 'type', m.value ->> 'version', m.value ->> 'source',
+               m.value ->> 'correlation_id', m.value ->> 'causation_id', m.value ->> 'traceparent',
+               m.value ->> 'ordering_key', m.value ->> 'redacted', CAST(m.value ->> 'payload' AS BLOB),
+               $2, $2 + (m.value ->> 'expires_after'), $2 + (m.value ->> 'delay')
         FROM json_each($1) AS m
-        WHERE true
-        ORDER BY m.key;
-        INSERT INTO steadfast_queue (visible_at, due_at, number, item, state, kind, chain)
-        SELECT DISTINCT $2 + (m.value ->> 'delay'), $2 + (m.value ->> 'delay'),
-               CASE WHEN s.ordering_key IS NOT NULL THEN s.number END,
-               s.id, 'pending',
-               t.name || CASE WHEN t.is_versioned AND s.version > 1 THEN '@' || s.version ELSE '' END,
-               t.name || ' ' || s.ordering_key
-        FROM json_each($1) AS m
-        JOIN steadfast_messages AS s ON s.id = m.value ->> 'id'
-        JOIN steadfast_targets AS t
-          ON t.pattern = s.type
-          OR (substr(t.pattern, -1) = '*'
-              AND substr(s.type, 1, length(t.pattern) - 1) = substr(t.pattern, 1, length(t.pattern) - 1))"
+        ORDER BY m.key"
     };
 }
-pub(super) use publish_statements;
+pub(super) use publish_statement;
 
-/// The messages, as `publish_statements!` takes them.
+/// The messages, as `publish_statement!` takes them.
 pub(super) fn encode(messages: &[NewMessage]) -> String {
     let encode = |message: &NewMessage| {
         json!({
             "id": message.id.to_string(),
             "type": message.event_type,
             "version": message.version,
-            "delay": micros(message.delay),
-            "expires_after": message.expires_after.map(micros),
-            "ordering_key": message.ordering_key,
-            "redacted": message.redacted,
+            "source": &*message.origin.source,
             "correlation_id": message.origin.correlation_id.as_deref(),
             "causation_id": message.origin.causation_id.as_deref(),
-            "source": &*message.origin.source,
             "traceparent": message.origin.traceparent.as_deref(),
+            "ordering_key": message.ordering_key,
+            "redacted": message.redacted,
             "payload": message.payload,
+            "expires_after": message.expires_after.map(micros),
+            "delay": micros(message.delay),
         })
     };
     serde_json::Value::from_iter(messages.iter().map(encode)).to_string()
@@ -66,11 +53,7 @@ pub(super) async fn publish(
     messages: &[NewMessage],
     offset: Offset,
 ) -> Result<()> {
-    write(conn, names.sql(publish_statements!()), messages, offset).await
-}
-
-async fn write(conn: &mut SqliteConnection, statement: SqlStr, messages: &[NewMessage], offset: Offset) -> Result<()> {
-    sqlx::query(statement)
+    sqlx::query(names.sql(publish_statement!()))
         .bind(encode(messages))
         .bind(offset.now().0)
         .execute(conn)

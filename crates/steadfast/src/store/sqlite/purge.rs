@@ -73,28 +73,39 @@ pub(super) async fn count_expired(
     Ok(count.unsigned_abs())
 }
 
-/// The row numbers of messages, or of the deliveries in the history. Numbers never come again, and a dead letter may have an
-/// old one: the gaps behind it are passed by.
+/// Where the next stretch of a table begins, from one to the next.
+macro_rules! starts {
+    ($table:literal, $number:literal) => {
+        concat!(
+            "
+            WITH RECURSIVE starts (first) AS (
+                SELECT min(",
+            $number,
+            ") FROM steadfast_",
+            $table,
+            "
+                UNION ALL
+                SELECT (SELECT min(",
+            $number,
+            ") FROM steadfast_",
+            $table,
+            " WHERE ",
+            $number,
+            " >= s.first + $1)
+                FROM starts AS s WHERE s.first IS NOT NULL)
+            SELECT first FROM starts WHERE first IS NOT NULL"
+        )
+    };
+}
+
+/// The row numbers of an aging table. Numbers never come again, and a dead letter may have an old one: the gaps behind it are
+/// passed by.
 pub(super) async fn aged_stretches(readers: &SqlitePool, names: &Names, table: Aging) -> Result<Vec<Range<i64>>> {
     let statement = names.sql(match table {
-        Aging::Messages => {
-            "
-            WITH RECURSIVE starts (first) AS (
-                SELECT min(number) FROM steadfast_messages
-                UNION ALL
-                SELECT (SELECT min(number) FROM steadfast_messages WHERE number >= s.first + $1)
-                FROM starts AS s WHERE s.first IS NOT NULL)
-            SELECT first FROM starts WHERE first IS NOT NULL"
-        }
-        Aging::History => {
-            "
-            WITH RECURSIVE starts (first) AS (
-                SELECT min(rowid) FROM steadfast_history
-                UNION ALL
-                SELECT (SELECT min(rowid) FROM steadfast_history WHERE rowid >= s.first + $1)
-                FROM starts AS s WHERE s.first IS NOT NULL)
-            SELECT first FROM starts WHERE first IS NOT NULL"
-        }
+        Aging::Messages => starts!("messages", "number"),
+        Aging::History => starts!("history", "rowid"),
+        Aging::Entries => starts!("entries", "rowid"),
+        Aging::Streams => starts!("streams", "rowid"),
     });
     let starts: Vec<i64> = sqlx::query_scalar(statement)
         .bind(STEP)
@@ -107,7 +118,7 @@ pub(super) async fn aged_stretches(readers: &SqlitePool, names: &Names, table: A
         .collect())
 }
 
-/// What nobody waits for among these rows: messages, or deliveries in the history.
+/// What nobody waits for among these rows.
 macro_rules! finished_messages {
     () => {
         "FROM steadfast_messages AS m
@@ -118,6 +129,16 @@ macro_rules! finished_messages {
 macro_rules! finished_deliveries {
     () => {
         "FROM steadfast_history WHERE rowid >= $1 AND rowid < $2 AND finished_at <= $3"
+    };
+}
+macro_rules! old_entries {
+    () => {
+        "FROM steadfast_entries WHERE rowid >= $1 AND rowid < $2 AND number <= $3"
+    };
+}
+macro_rules! old_streams {
+    () => {
+        "FROM steadfast_streams WHERE rowid >= $1 AND rowid < $2 AND last <= $3"
     };
 }
 
@@ -144,6 +165,8 @@ pub(super) async fn delete_aged(
             ),
         ],
         Aging::History => &[concat!("DELETE ", finished_deliveries!())],
+        Aging::Entries => &[concat!("DELETE ", old_entries!())],
+        Aging::Streams => &[concat!("DELETE ", old_streams!())],
     };
     let mut deleted = 0;
     for statement in statements {
@@ -153,7 +176,7 @@ pub(super) async fn delete_aged(
             .bind(until)
             .execute(&mut *conn)
             .await
-            .map_err(|error| SqliteStore::error(error, "deleting finished messages"))?;
+            .map_err(|error| SqliteStore::error(error, "deleting what is old"))?;
         deleted = gone.rows_affected();
     }
     Ok(deleted)
@@ -170,6 +193,8 @@ pub(super) async fn count_aged(
     let statement = names.sql(match table {
         Aging::Messages => concat!("SELECT count(*) ", finished_messages!()),
         Aging::History => concat!("SELECT count(*) ", finished_deliveries!()),
+        Aging::Entries => concat!("SELECT count(*) ", old_entries!()),
+        Aging::Streams => concat!("SELECT count(*) ", old_streams!()),
     });
     let count: i64 = sqlx::query_scalar(statement)
         .bind(rows.start)
@@ -177,7 +202,7 @@ pub(super) async fn count_aged(
         .bind(aged.offset.now().before(aged.retention).0)
         .fetch_one(readers)
         .await
-        .map_err(|error| SqliteStore::error(error, "counting finished messages"))?;
+        .map_err(|error| SqliteStore::error(error, "counting what is old"))?;
     Ok(count.unsigned_abs())
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Whoever has a turn is alone, so nothing that is read in it can change before it is written.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection, SqlitePool};
 use uuid::Uuid;
@@ -18,7 +19,7 @@ use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, SUSPECT_ATTEMPTS, Wanted};
+use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Wanted};
 use crate::telemetry;
 
 /// How often the file is looked at for what other processes have written. It is one call of the system, no statement.
@@ -35,7 +36,9 @@ pub(crate) struct Link {
 
 impl Link {
     pub(super) fn new(database: &std::path::Path) -> Self {
-        let mut log = database.as_os_str().to_owned();
+        // SQLite has it beside the file itself, wherever the way to it leads.
+        let database = database.canonicalize().unwrap_or_else(|_| database.to_owned());
+        let mut log = database.into_os_string();
         log.push("-wal");
         let mut link = Self {
             log: log.into(),
@@ -144,7 +147,7 @@ fn encode_kinds(claim: &Claim<'_>) -> String {
 }
 
 /// Makes the first row of each chain visible, if it is due.
-async fn show_heads(conn: &mut SqliteConnection, names: &Names, chains: &[&str]) -> Result<()> {
+pub(super) async fn show_heads(conn: &mut SqliteConnection, names: &Names, chains: &[&str]) -> Result<()> {
     if chains.is_empty() {
         return Ok(());
     }
@@ -173,7 +176,6 @@ async fn claim_kind(
     suspects_left: &mut i64,
     claims: &mut Claims,
 ) -> Result<()> {
-    let fail = |error| SqliteStore::error(error, "claiming rows");
     let candidates = names.sql(
         "
         WITH due AS MATERIALIZED (
@@ -186,10 +188,8 @@ async fn claim_kind(
             WHERE q.kind = $1 AND q.visible_at <= $2 AND NOT (q.state = 'leased' AND q.attempts >= $5)
             ORDER BY q.visible_at
             LIMIT $3
-        )
-        SELECT * FROM due
-        UNION ALL
-        SELECT * FROM (
+        ),
+        suspects AS (
             SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, true AS is_suspect,
                    0 AS ahead
             FROM steadfast_queue AS q
@@ -197,7 +197,12 @@ async fn claim_kind(
               -- It has its turn when those that have waited longer have had theirs; to look further is to read all of them.
               AND q.visible_at < (SELECT CASE WHEN count(*) < $3 THEN $2 + 1 ELSE max(visible_at) END FROM due)
             ORDER BY q.visible_at
-            LIMIT $4)",
+            LIMIT $4
+        )
+        SELECT d.*, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
+               m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
+        FROM (SELECT * FROM due UNION ALL SELECT * FROM suspects) AS d
+        LEFT JOIN steadfast_messages AS m ON m.id = d.item AND d.ahead = 0",
     );
     let rows = sqlx::query(candidates)
         .bind(&*wanted.kind)
@@ -207,178 +212,155 @@ async fn claim_kind(
         .bind(SUSPECT_ATTEMPTS.min(i32::try_from(wanted.attempts_max).unwrap_or(i32::MAX) - 1))
         .fetch_all(&mut *conn)
         .await
-        .map_err(fail)?;
-    let mut changes = Vec::with_capacity(rows.len());
-    let (mut taken, mut expired, mut buried) = (Vec::new(), Vec::new(), Vec::new());
+        .map_err(|error| SqliteStore::error(error, "claiming rows"))?;
+    claims.looked_at += rows.len();
+    let mut changes = Changes::default();
     for row in &rows {
-        let (item, epoch, attempts): (String, i64, i32) =
-            (get(row, "item")?, get(row, "epoch")?, get(row, "attempts")?);
+        let (item, attempts): (&str, i32) = (get(row, "item")?, get(row, "attempts")?);
         let has_expired = get::<&str>(row, "state")? == "leased";
-        let is_suspect: bool = get(row, "is_suspect")?;
         if has_expired {
-            expired.push(json!({ "item": item, "epoch": epoch, "attempts": attempts }));
+            let epoch: i64 = get(row, "epoch")?;
+            let expired = json!({ "item": item, "epoch": epoch, "attempts": attempts });
+            changes.expired.push(expired);
         }
+        let is_suspect: bool = get(row, "is_suspect")?;
         *suspects_left -= i64::from(is_suspect);
         let ahead: i64 = get(row, "ahead")?;
         if ahead > 0 {
-            // The longer it has waited, the longer it is left alone.
-            const WAIT_MAX: i64 = 5 * 60 * 1_000_000;
             let waited = now - get::<i64>(row, "due_at")?;
-            let lease = micros(wanted.lease);
-            let wait = if ahead == 1 {
-                lease
-            } else {
-                waited.max(lease).min(WAIT_MAX)
-            };
-            changes.push(json!({ "item": item, "visible_at": now.saturating_add(wait) }));
+            let wait = parked_for(ahead, waited, micros(wanted.lease));
+            changes.parked.insert(item.to_owned(), now.saturating_add(wait).into());
         } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
-            let leaves_chain = i32::from(wanted.dead_make_room);
-            changes.push(json!({ "item": item, "visible_at": NEVER, "state": "dead", "leaves_chain": leaves_chain }));
-            buried.push(Buried {
-                lease: Lease {
-                    item: parse(&item)?,
-                    kind: wanted.kind.clone(),
-                    epoch: epoch + 1,
-                    token: 0,
-                },
-                chain: get::<Option<String>>(row, "chain")?.map(Arc::from),
+            changes.buried.push(Buried {
+                lease: read_lease(row, wanted, 0)?,
+                chain: text(row, "chain")?,
             });
         } else {
-            let until = now.saturating_add(micros(wanted.lease));
-            changes.push(json!({ "item": item, "visible_at": until, "state": "leased" }));
-            let began_at = get::<Option<i64>>(row, "began_at")?.unwrap_or(now);
-            taken.push(Taken {
-                item,
-                epoch: epoch + 1,
-                attempt: attempts.unsigned_abs() + 1,
-                elapsed: duration(now - began_at),
-                due_for: duration(now - get::<i64>(row, "due_at")?),
-                chain: get::<Option<String>>(row, "chain")?.map(Arc::from),
-                is_suspect,
-            });
+            changes.taken.push(item.to_owned());
+            match get::<Option<&str>>(row, "type")? {
+                Some(_) => claims.rows.push(read_claimed(row, claim, wanted, now)?),
+                None => telemetry::message_missing(item),
+            }
         }
     }
-    claims.looked_at += rows.len();
-    if changes.is_empty() {
-        return Ok(());
-    }
-    if !expired.is_empty() {
-        note_expired(conn, names, &wanted.kind, &expired, now).await?;
-    }
-    let change = names.sql(
-        "
-        UPDATE steadfast_queue AS q
-        SET visible_at = c.value ->> 'visible_at',
-            state      = coalesce(c.value ->> 'state', q.state),
-            epoch      = q.epoch + (c.value ->> 'state' IS NOT NULL),
-            attempts   = q.attempts + (coalesce(c.value ->> 'state', '') = 'leased'),
-            token      = CASE WHEN c.value ->> 'state' = 'leased' THEN $3 ELSE 0 END,
-            holder     = CASE WHEN c.value ->> 'state' = 'leased' THEN $4 END,
-            chain      = CASE WHEN c.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
-            began_at   = coalesce(q.began_at, CASE WHEN c.value ->> 'state' = 'leased' THEN $5 END)
-        FROM json_each($1) AS c
-        -- By the primary key: with the plus the index on kinds is none, by which all rows of the kind would be read.
-        WHERE q.item = c.value ->> 'item' AND +q.kind = $2",
-    );
-    sqlx::query(change)
-        .bind(serde_json::Value::from(changes).to_string())
-        .bind(&*wanted.kind)
-        .bind(claim.token)
-        .bind(claim.holder)
-        .bind(now)
-        .execute(&mut *conn)
-        .await
-        .map_err(fail)?;
-    if wanted.dead_make_room {
-        let left: Vec<_> = buried.iter().filter_map(|buried| buried.chain.as_deref()).collect();
-        show_heads(conn, names, &left).await?;
-    }
-    claims.buried.extend(buried);
-    read_messages(conn, names, claim, wanted, taken, now, claims).await
-}
-
-/// A row that was claimed, before its message is read.
-struct Taken {
-    item: String,
-    epoch: i64,
-    attempt: u32,
-    elapsed: Duration,
-    due_for: Duration,
-    chain: Option<Arc<str>>,
-    is_suspect: bool,
-}
-
-async fn read_messages(
-    conn: &mut SqliteConnection,
-    names: &Names,
-    claim: &Claim<'_>,
-    wanted: &Wanted,
-    taken: Vec<Taken>,
-    now: i64,
-    claims: &mut Claims,
-) -> Result<()> {
-    let statement = names.sql(
-        "
-        SELECT t.key AS place, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent,
-               m.payload, m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
-        FROM json_each($1) AS t
-        JOIN steadfast_messages AS m ON m.id = t.value",
-    );
-    let items: Vec<_> = taken.iter().map(|taken| &*taken.item).collect();
-    let rows = sqlx::query(statement)
-        .bind(json!(items).to_string())
-        .bind(now)
-        .fetch_all(conn)
-        .await
-        .map_err(|error| SqliteStore::error(error, "reading messages"))?;
-    let mut taken: Vec<_> = taken.into_iter().map(Some).collect();
-    for row in &rows {
-        let place = usize::try_from(get::<i64>(row, "place")?).unwrap_or_default();
-        let Some(taken) = taken.get_mut(place).and_then(Option::take) else {
-            continue;
-        };
-        let text = |column| Ok::<_, Error>(get::<Option<&str>>(row, column)?.map(Arc::from));
-        let item = parse(&taken.item)?;
-        claims.rows.push(Claimed {
-            lease: Lease {
-                item,
-                kind: wanted.kind.clone(),
-                epoch: taken.epoch,
-                token: claim.token,
-            },
-            attempt: taken.attempt,
-            elapsed: taken.elapsed,
-            due_for: taken.due_for,
-            chain: taken.chain,
-            is_suspect: taken.is_suspect,
-            message: Message {
-                id: item,
-                event_type: get::<&str>(row, "type")?.into(),
-                version: get(row, "version")?,
-                created_at: Timestamp(get(row, "created_at")?),
-                has_expired: get(row, "has_expired")?,
-                ordering_key: text("ordering_key")?,
-                origin: Origin {
-                    source: get::<&str>(row, "source")?.into(),
-                    correlation_id: text("correlation_id")?,
-                    causation_id: text("causation_id")?,
-                    traceparent: text("traceparent")?,
-                },
-                payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
-            },
-        });
-    }
-    for orphan in taken.into_iter().flatten() {
-        telemetry::message_missing(&orphan.item);
-    }
+    changes.write(conn, names, claim, wanted, now).await?;
+    claims.buried.extend(changes.buried);
     Ok(())
+}
+
+/// How long a row is left alone that has others ahead of it: the longer it has waited, the longer.
+fn parked_for(ahead: i64, waited: i64, lease: i64) -> i64 {
+    const WAIT_MAX: i64 = 5 * 60 * 1_000_000;
+    match ahead {
+        1 => lease,
+        _ => waited.max(lease).min(WAIT_MAX),
+    }
+}
+
+/// What becomes of the rows that a claim has found, as JSON: SQLite reads a list of scalars quickly, and objects slowly.
+#[derive(Default)]
+struct Changes {
+    taken: Vec<String>,
+    /// Until when they are left alone.
+    parked: Map<String, Value>,
+    expired: Vec<Value>,
+    buried: Vec<Buried>,
+}
+
+impl Changes {
+    async fn write(
+        &self,
+        conn: &mut SqliteConnection,
+        names: &Names,
+        claim: &Claim<'_>,
+        wanted: &Wanted,
+        now: i64,
+    ) -> Result<()> {
+        let fail = |error| SqliteStore::error(error, "claiming rows");
+        if !self.expired.is_empty() {
+            note_expired(conn, names, &wanted.kind, &self.expired, now).await?;
+        }
+        // By the primary key: with the plus the index on kinds is none, by which all rows of the kind would be read.
+        if !self.taken.is_empty() {
+            let take = names.sql(
+                "
+                UPDATE steadfast_queue
+                SET state = 'leased', epoch = epoch + 1, attempts = attempts + 1, token = $3, holder = $4, visible_at = $5,
+                    began_at = coalesce(began_at, $6)
+                WHERE item IN (SELECT value FROM json_each($1)) AND +kind = $2",
+            );
+            let take = sqlx::query(take)
+                .bind(json!(self.taken).to_string())
+                .bind(&*wanted.kind);
+            let take = take.bind(claim.token).bind(claim.holder);
+            let take = take.bind(now.saturating_add(micros(wanted.lease))).bind(now);
+            take.execute(&mut *conn).await.map_err(fail)?;
+        }
+        write_parked(conn, names, &wanted.kind, &self.parked).await?;
+        if !self.buried.is_empty() {
+            let bury = names.sql(
+                "
+                UPDATE steadfast_queue
+                SET state = 'dead', epoch = epoch + 1, token = 0, holder = NULL, visible_at = $3,
+                    chain = CASE WHEN $4 THEN NULL ELSE chain END
+                WHERE item IN (SELECT value FROM json_each($1)) AND +kind = $2",
+            );
+            let items: Vec<_> = self.buried.iter().map(|buried| buried.lease.item.to_string()).collect();
+            let bury = sqlx::query(bury).bind(json!(items).to_string()).bind(&*wanted.kind);
+            let bury = bury.bind(NEVER).bind(wanted.dead_make_room);
+            bury.execute(&mut *conn).await.map_err(fail)?;
+        }
+        let chains = self.buried.iter().filter_map(|buried| buried.chain.as_deref());
+        let left: Vec<_> = chains.filter(|_| wanted.dead_make_room).collect();
+        show_heads(conn, names, &left).await
+    }
+}
+
+/// A row that is ours from now on.
+fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, now: i64) -> Result<Claimed> {
+    let attempts: i32 = get(row, "attempts")?;
+    let began_at = get::<Option<i64>>(row, "began_at")?.unwrap_or(now);
+    let lease = read_lease(row, wanted, claim.token)?;
+    Ok(Claimed {
+        attempt: attempts.unsigned_abs() + 1,
+        elapsed: duration(now - began_at),
+        due_for: duration(now - get::<i64>(row, "due_at")?),
+        chain: text(row, "chain")?,
+        is_suspect: get(row, "is_suspect")?,
+        message: Message {
+            id: lease.item,
+            event_type: get::<&str>(row, "type")?.into(),
+            version: get(row, "version")?,
+            created_at: Timestamp(get(row, "created_at")?),
+            has_expired: get(row, "has_expired")?,
+            ordering_key: text(row, "ordering_key")?,
+            origin: Origin {
+                source: get::<&str>(row, "source")?.into(),
+                correlation_id: text(row, "correlation_id")?,
+                causation_id: text(row, "causation_id")?,
+                traceparent: text(row, "traceparent")?,
+            },
+            payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
+        },
+        lease,
+    })
+}
+
+/// The lease that the row has from now on.
+fn read_lease(row: &SqliteRow, wanted: &Wanted, token: i64) -> Result<Lease> {
+    Ok(Lease {
+        item: parse(get(row, "item")?)?,
+        kind: wanted.kind.clone(),
+        epoch: get::<i64>(row, "epoch")? + 1,
+        token,
+    })
 }
 
 async fn note_expired(
     conn: &mut SqliteConnection,
     names: &Names,
     kind: &str,
-    expired: &[serde_json::Value],
+    expired: &[Value],
     now: i64,
 ) -> Result<()> {
     let statement = names.sql(
@@ -418,7 +400,7 @@ pub(super) async fn renew(
     );
     let encode = |(lease, length): &(&Lease, Duration)| with(lease, json!({ "lease": micros(*length) }));
     let rows: Vec<(String, String)> = sqlx::query_as(statement)
-        .bind(serde_json::Value::from_iter(leases.iter().map(encode)).to_string())
+        .bind(Value::from_iter(leases.iter().map(encode)).to_string())
         .bind(offset.now().0)
         .fetch_all(conn)
         .await
@@ -427,44 +409,117 @@ pub(super) async fn renew(
 }
 
 /// Moves rows to the history, and says which of them were still held.
+///
+/// Rows that were claimed together have one token, which no other claim has: those of a kind are told by it alone.
 pub(super) async fn finish(
     conn: &mut SqliteConnection,
     names: &Names,
     done: &[Done<'_>],
     offset: Offset,
 ) -> Result<Vec<(Uuid, String)>> {
-    let encode = |done: &Done<'_>| with(done.lease, json!({ "state": done.state, "detail": done.detail }));
-    let done = serde_json::Value::from_iter(done.iter().map(encode)).to_string();
-    let kept = names.sql(
+    let statement = names.sql(
         "
         INSERT INTO steadfast_history (finished_at, attempts, item, state, kind, detail)
-        SELECT $2, q.attempts, q.item, d.value ->> 'state', q.kind, d.value ->> 'detail'
+        SELECT $2, q.attempts, q.item, $3, q.kind, d.value
         FROM json_each($1) AS d
-        JOIN steadfast_queue AS q
-          ON q.item = d.value ->> 'item' AND q.kind = d.value ->> 'kind'
-         AND q.epoch = d.value ->> 'epoch' AND q.token = d.value ->> 'token' AND q.state = 'leased'
-        RETURNING item, kind",
-    );
-    let rows: Vec<(String, String)> = sqlx::query_as(kept)
-        .bind(&done)
-        .bind(offset.now().0)
-        .fetch_all(&mut *conn)
-        .await
-        .map_err(|error| SqliteStore::error(error, "finishing rows"))?;
-    let gone = names.sql(
-        "
+        -- CROSS: in this order, or all rows of the kind would be read.
+        CROSS JOIN steadfast_queue AS q ON q.item = d.key AND q.kind = $4 AND q.token = $5 AND q.state = 'leased';
+
         DELETE FROM steadfast_queue
-        WHERE (item, kind) IN (SELECT d.value ->> 0, d.value ->> 1 FROM json_each($1) AS d)
-        RETURNING chain",
+        WHERE item IN (SELECT key FROM json_each($1)) AND +kind = $4 AND token = $5 AND state = 'leased'
+        RETURNING item, chain",
     );
-    let chains: Vec<Option<String>> = sqlx::query_scalar(gone)
-        .bind(json!(rows).to_string())
+    let mut alike: BTreeMap<_, Map<_, _>> = BTreeMap::new();
+    for Done { lease, state, detail } in done {
+        let alike = alike.entry((&lease.kind, lease.token, *state)).or_default();
+        alike.insert(lease.item.to_string(), json!(detail));
+    }
+    let mut held = Vec::with_capacity(done.len());
+    let mut chains = Vec::new();
+    for ((kind, token, state), details) in alike {
+        let rows: Vec<(String, Option<String>)> = sqlx::query_as(statement.clone())
+            .bind(Value::from(details).to_string())
+            .bind(offset.now().0)
+            .bind(state)
+            .bind(&**kind)
+            .bind(token)
+            .fetch_all(&mut *conn)
+            .await
+            .map_err(|error| SqliteStore::error(error, "finishing rows"))?;
+        for (item, chain) in rows {
+            held.push((parse(&item)?, kind.to_string()));
+            chains.extend(chain);
+        }
+    }
+    let chains: Vec<_> = chains.iter().map(String::as_str).collect();
+    show_heads(conn, names, &chains).await?;
+    Ok(held)
+}
+
+/// Puts off rows that have others ahead of them, among the first [`PARKED_AT_ONCE`] that are due: for as long as a claim would.
+///
+/// A claim puts off as many as it has room for. Behind a chain that is long, others would wait until it has passed it by.
+pub(super) async fn park(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    kind: &str,
+    lease: Duration,
+    offset: Offset,
+) -> Result<()> {
+    let fail = |error| SqliteStore::error(error, "putting off rows that wait");
+    let statement = names.sql(
+        "
+        SELECT d.item, d.due_at,
+               (SELECT count(*)
+                FROM (SELECT 1 FROM steadfast_queue AS earlier
+                      WHERE earlier.chain = d.chain AND earlier.number < d.number
+                      LIMIT 2)) AS ahead
+        FROM (SELECT item, chain, number, due_at, state
+              FROM steadfast_queue
+              WHERE kind = $1 AND visible_at <= $2
+              ORDER BY visible_at
+              LIMIT $3) AS d
+        WHERE d.state = 'pending' AND ahead > 0",
+    );
+    let now = offset.now().0;
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(statement)
+        .bind(kind)
+        .bind(now)
+        .bind(PARKED_AT_ONCE)
         .fetch_all(&mut *conn)
         .await
-        .map_err(|error| SqliteStore::error(error, "finishing rows"))?;
-    let chains: Vec<_> = chains.iter().flatten().map(String::as_str).collect();
-    show_heads(conn, names, &chains).await?;
-    rows.into_iter().map(|(item, kind)| Ok((parse(&item)?, kind))).collect()
+        .map_err(fail)?;
+    let parked = rows.into_iter().map(|(item, due_at, ahead)| {
+        let wait = parked_for(ahead, now - due_at, micros(lease));
+        (item, now.saturating_add(wait).into())
+    });
+    write_parked(conn, names, kind, &parked.collect()).await
+}
+
+async fn write_parked(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    kind: &str,
+    parked: &Map<String, Value>,
+) -> Result<()> {
+    if parked.is_empty() {
+        return Ok(());
+    }
+    let statement = names.sql(
+        "
+        UPDATE steadfast_queue AS q
+        SET visible_at = p.value, token = 0, holder = NULL
+        FROM json_each($1) AS p
+        -- By the primary key: with the plus the index on kinds is none, by which all rows of the kind would be read.
+        WHERE q.item = p.key AND +q.kind = $2",
+    );
+    sqlx::query(statement)
+        .bind(json!(parked).to_string())
+        .bind(kind)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(|error| SqliteStore::error(error, "putting off rows that wait"))
 }
 
 /// Puts rows back, or buries them, and says which of them were still held.
@@ -493,7 +548,7 @@ pub(super) async fn put_back(
             }),
         )
     };
-    let back = serde_json::Value::from_iter(back.iter().map(encode)).to_string();
+    let back = Value::from_iter(back.iter().map(encode)).to_string();
     let noted = names.sql(
         "
         INSERT INTO steadfast_failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
@@ -515,7 +570,7 @@ pub(super) async fn put_back(
         "
         UPDATE steadfast_queue AS q
         SET state      = CASE WHEN b.value ->> 'at' IS NULL THEN 'dead' ELSE 'pending' END,
-            due_at     = coalesce(b.value ->> 'at', q.due_at),
+            due_at     = CASE WHEN b.value ->> 'at' > $3 THEN b.value ->> 'at' ELSE q.due_at END,
             visible_at = coalesce(b.value ->> 'at', $2),
             attempts   = q.attempts - (b.value ->> 'gives_back'),
             chain      = CASE WHEN b.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
@@ -529,6 +584,7 @@ pub(super) async fn put_back(
     let rows: Vec<(String, String)> = sqlx::query_as(returned)
         .bind(&back)
         .bind(NEVER)
+        .bind(now)
         .fetch_all(&mut *conn)
         .await
         .map_err(|error| SqliteStore::error(error, "putting rows back"))?;
@@ -564,7 +620,7 @@ pub(super) async fn see_kinds(
 }
 
 /// A lease, with what is said about its row.
-fn with(lease: &Lease, mut what: serde_json::Value) -> serde_json::Value {
+fn with(lease: &Lease, mut what: Value) -> Value {
     what["item"] = lease.item.to_string().into();
     what["kind"] = (*lease.kind).into();
     what["epoch"] = lease.epoch.into();
@@ -577,6 +633,10 @@ fn parse(item: &str) -> Result<Uuid> {
         .map_err(|error| Error::new(Code::Database, format!("{item:?} is not the id of a row")).with_source(error))
 }
 
+fn text(row: &SqliteRow, column: &str) -> Result<Option<Arc<str>>> {
+    Ok(get::<Option<&str>>(row, column)?.map(Arc::from))
+}
+
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }
@@ -587,4 +647,20 @@ where
 {
     row.try_get(column)
         .map_err(|error| SqliteStore::error(error, "reading a row of the queue"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn the_log_is_beside_the_file_that_a_link_leads_to() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let real = directory.path().canonicalize().expect("a path").join("real.db");
+        std::fs::write(&real, "").expect("a file");
+        let link = directory.path().join("link.db");
+        std::os::unix::fs::symlink(&real, &link).expect("a link");
+        assert_eq!(Link::new(&link).log, real.with_file_name("real.db-wal"));
+    }
 }

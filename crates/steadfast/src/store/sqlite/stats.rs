@@ -10,7 +10,7 @@ use super::{Names, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::error::Result;
 use crate::outbox::stats::{
-    COUNT_MAX, FinishedRow, KINDS_MAX, KindRow, NEAR_MAX, OLDEST_MAX, PublishedRow, SAMPLE_MAX, SizeRow, TableSize,
+    COUNT_MAX, CountedKind, FinishedRow, KINDS_MAX, NEAR_MAX, OLDEST_MAX, PublishedRow, SAMPLE_MAX, SizeRow, TableSize,
 };
 
 /// One row for each kind that a node has known or that a row of the queue has.
@@ -55,7 +55,7 @@ const KINDS: &str = "
     ORDER BY n.kind";
 
 /// Counts the rows of the queue, kind by kind.
-pub(super) async fn kinds(readers: &SqlitePool, names: &Names, offset: Offset) -> Result<Vec<KindRow>> {
+pub(super) async fn kinds(readers: &SqlitePool, names: &Names, offset: Offset) -> Result<Vec<CountedKind>> {
     let now = offset.now().0;
     let rows = sqlx::query(names.sql(KINDS))
         .bind(now)
@@ -70,12 +70,12 @@ pub(super) async fn kinds(readers: &SqlitePool, names: &Names, offset: Offset) -
     rows.iter().map(|row| read_kind(row, now)).collect()
 }
 
-fn read_kind(row: &SqliteRow, now: i64) -> Result<KindRow> {
+fn read_kind(row: &SqliteRow, now: i64) -> Result<CountedKind> {
     // Leased, waiting, since when the oldest of both was due, and the oldest that waits.
     let near: serde_json::Value = serde_json::from_str(get(row, "near")?).unwrap_or_default();
     let first: Option<i64> = get(row, "first_due")?;
     let age = |other: Option<i64>| first.into_iter().chain(other).min().map(|due_at| now - due_at);
-    Ok(KindRow {
+    Ok(CountedKind {
         kind: get(row, "kind")?,
         visible: get(row, "visible")?,
         later: get(row, "later")?,

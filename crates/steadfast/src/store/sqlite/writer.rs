@@ -210,8 +210,9 @@ impl Writer {
     async fn connect(&self) -> Result<Link> {
         let fail = |error| SqliteStore::error(error, "opening the connection that writes");
         let mut conn = self.options.connect().await.map_err(fail)?;
-        // From here on waiting for a lock is ours: see `TRY_AGAIN`.
-        sqlx::raw_sql("PRAGMA busy_timeout = 0")
+        // From here on waiting for a lock is ours: see `TRY_AGAIN`. What savepoints keep of the pages stays in memory: in a file,
+        // every page that a turn changes would be written there first.
+        sqlx::raw_sql("PRAGMA busy_timeout = 0; PRAGMA temp_store = MEMORY")
             .execute(&mut conn)
             .await
             .map_err(fail)?;

@@ -179,8 +179,8 @@ async fn an_operation_goes_on_in_another_process_and_a_cancelled_one_does_not() 
         .await
         .unwrap();
     assert_eq!(cancelled.state, BulkState::Cancelled);
-    let ended = harness.sf.bulk_operation(operation.id).resume(go_on).await.unwrap();
-    assert_eq!((ended.state, ended.done), (BulkState::Cancelled, 1_000));
+    let resuming = harness.sf.bulk_operation(operation.id).resume(go_on).await;
+    assert!(resuming.unwrap_err().to_string().contains("is cancelled"));
     assert_eq!(in_state(&harness, "dead").await, 100);
     let again = other
         .bulk_operation(operation.id)
@@ -204,6 +204,29 @@ async fn an_operation_goes_on_in_another_process_and_a_cancelled_one_does_not() 
         .unwrap();
     let actions: Vec<_> = audit.entries.iter().map(|entry| &*entry.action).collect();
     assert_eq!(actions, ["bulk.cancel", "bulk.discard"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_works_on_an_operation_that_is_cancelled_or_done_keeps_no_lease() {
+    let harness = with_graves(1_100).await;
+    let start = || harness.sf.dead_letters().start(BulkVerb::Discard, "ann", "too old");
+    let cancelled = start().await.unwrap().id;
+    let other = harness.another().await;
+    let cancel = |_: &steadfast::BulkOperation| {
+        let cancelling = other.bulk_operation(cancelled).cancel("bob", "enough");
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(cancelling)).unwrap();
+        ControlFlow::Continue(())
+    };
+    let ended = harness.sf.bulk_operation(cancelled).resume(cancel).await.unwrap();
+    assert_eq!((ended.state, ended.done), (BulkState::Cancelled, 500));
+    assert_eq!(rows(&harness, "leases").await, 0);
+
+    let done = start().await.unwrap().id;
+    for _ in ["first", "when it is done already"] {
+        let ended = harness.sf.bulk_operation(done).resume(go_on).await.unwrap();
+        assert_eq!((ended.state, ended.done), (BulkState::Done, 600));
+    }
+    assert_eq!(rows(&harness, "leases").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,14 +1,15 @@
 //! Rows that are claimed ahead of those who work on them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use steadfast::{Clock, Dispatcher, EventCx, Steadfast};
+use steadfast::{Clock, Dispatcher, EventCx, Failure, FailureClass, Steadfast};
 use tokio::sync::Semaphore;
 
 use super::Db;
+use super::letters::ordered;
 use super::queue::{Tagged, process, rows, run, stop, tagged};
-use crate::harness::{TestDatabase, eventually, fresh};
+use crate::harness::{PoolSize, TestDatabase, eventually, fresh};
 
 async fn publish_all(sf: &Steadfast<Db>, tag: &str, events: usize) {
     let publishing = sf.transact(async |tx| {
@@ -72,6 +73,70 @@ async fn what_was_claimed_ahead_and_is_not_begun_goes_to_others() {
     stop(&second, dispatching_too).await;
 }
 
+/// Remembers what was asked of the database, and which handlers have run meanwhile.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Vec<&'static str>>>);
+
+impl steadfast::testing::Observer for Asked {
+    fn asked(&self, statement: &'static str) {
+        self.0.lock().unwrap().push(statement);
+    }
+
+    fn worked(&self, point: steadfast::testing::WorkPoint, _: &steadfast::testing::WorkId<'_>) {
+        if point == steadfast::testing::WorkPoint::AfterHandler {
+            self.0.lock().unwrap().push("handled");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_chain_that_waits_holds_nobody_up() {
+    let harness = fresh::<Db>().await;
+    let asked = Asked::default();
+    let builder = Steadfast::builder(Db::another_pool(&harness, PoolSize::default()));
+    let sf = builder.observer(asked.clone()).build().await.unwrap();
+    let hear = |_: &EventCx, event: Tagged| async move {
+        match &*event.tag {
+            "bad" => Err(Failure::definitive(FailureClass::BusinessRule, "no", "no")),
+            _ => Ok(()),
+        }
+    };
+    sf.reaction::<Tagged>("test.hear").concurrency(2).run_outside(hear);
+    sf.declare().await.unwrap();
+    sf.transact(async |tx| Ok(tx.publish(&ordered("k", "bad"))?))
+        .await
+        .unwrap();
+    sf.drain().await.unwrap();
+    let (tail, alone) = (6_000, 1);
+    for _ in 0..tail / 500 {
+        let publishing = sf.transact(async |tx| {
+            for _ in 0..500 {
+                tx.publish(&ordered("k", "waits"))?;
+            }
+            Ok(())
+        });
+        publishing.await.unwrap();
+    }
+    publish_all(&sf, "alone", alone).await;
+    asked.0.lock().unwrap().clear();
+    let dispatching = run(&sf);
+    eventually("the one that is alone is delivered", async || {
+        rows(&harness, "history").await == 1
+    })
+    .await;
+    let asked = asked.0.lock().unwrap().clone();
+    let claims = asked.iter().filter(|statement| **statement == "claim rows").count();
+    assert!(claims < 20, "{claims} claims for {tail} rows that wait");
+    let handled = asked.iter().position(|what| *what == "handled").unwrap();
+    let finished = asked
+        .iter()
+        .skip(handled)
+        .position(|what| *what == "finish rows")
+        .unwrap();
+    assert!(finished <= 4, "what has ended is said soon: {:?}", &asked[handled..]);
+    stop(&sf, dispatching).await;
+}
+
 #[tokio::test]
 async fn a_process_that_stops_gives_back_what_it_has_not_begun() {
     let harness = fresh::<Db>().await;
@@ -88,8 +153,9 @@ async fn a_process_that_stops_gives_back_what_it_has_not_begun() {
     publish_all(&worker, "slow", 10).await;
     eventually("one is begun", async || heard.load(Ordering::SeqCst) == 51).await;
     worker.stop();
+    // They have been due all the time.
     let free = format!(
-        "SELECT count(*) FROM {} WHERE state = 'pending' AND attempts = 0",
+        "SELECT count(*) FROM {} WHERE state = 'pending' AND attempts = 0 AND due_at < visible_at",
         Db::table("queue")
     );
     eventually("the others are free", async || {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast::{
-    Clock, Code, DeliveryState, Dispatcher, Event, EventCx, Failure, FailureClass, LookedMessage, MessageId, OnDead,
-    Steadfast, WhyWord,
+    BulkVerb, Clock, Code, DeliveryState, Dispatcher, Event, EventCx, Failure, FailureClass, LookedMessage, MessageId,
+    OnDead, Steadfast, WhyWord,
 };
 use tokio::sync::Semaphore;
 
 use super::Db;
-use super::queue::{Tagged, rows, tagged};
+use super::queue::{Tagged, process, rows, tagged};
 use crate::harness::{Harness, PoolSize, TestDatabase, eventually, fresh};
 
 pub(super) fn ordered(key: &str, tag: &str) -> Tagged {
@@ -354,8 +354,8 @@ impl Event for Signed {
     const REDACTED: &'static [&'static str] = &["email"];
 }
 
-#[tokio::test]
-async fn redacted_members_are_shown_to_those_who_ask_for_them_only() {
+/// A dead letter with a secret in it.
+async fn with_a_secret_that_died() -> (Harness<Db>, MessageId) {
     let harness = fresh::<Db>().await;
     let refuse = |_: &EventCx, _: Signed| async { Err(Failure::definitive(FailureClass::BusinessRule, "no", "no")) };
     harness.sf.reaction::<Signed>("test.sign").run_outside(refuse);
@@ -366,6 +366,12 @@ async fn redacted_members_are_shown_to_those_who_ask_for_them_only() {
     };
     let id = harness.sf.transact(async |tx| Ok(tx.publish(&event)?)).await.unwrap();
     harness.sf.drain().await.unwrap();
+    (harness, id)
+}
+
+#[tokio::test]
+async fn redacted_members_are_shown_to_those_who_ask_for_them_only() {
+    let (harness, id) = with_a_secret_that_died().await;
     let masked = look(&harness.sf, id).await;
     assert_eq!(masked.payload, r#"{"email":"[redacted]","order":7}"#);
     assert_eq!(masked.redacted, ["email"]);
@@ -381,6 +387,90 @@ async fn redacted_members_are_shown_to_those_who_ask_for_them_only() {
         assert_eq!(lines[0].contains("ann@example.org"), shows, "{lines:?}");
         assert!(lines[0].contains(r#""failures":[{"at":"#), "{lines:?}");
     }
+}
+
+#[tokio::test]
+async fn an_edited_payload_with_the_mask_of_a_secret_is_refused() {
+    let (harness, id) = with_a_secret_that_died().await;
+    let delivery = || harness.sf.delivery(id, "test.sign");
+    let shown = look(&harness.sf, id).await.payload;
+    let refused = delivery().requeue_edited("ann", "shorter", &shown).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InputInvalid);
+    let words = refused.to_string();
+    assert!(words.contains(r#""email""#) && words.contains("--reveal"), "{words}");
+    let revealed = harness.sf.message(id).revealed().look().await.unwrap().unwrap();
+    delivery()
+        .requeue_edited("ann", "shorter", &revealed.payload)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_delivery_whose_message_is_gone_is_not_edited() {
+    let (harness, _, ids) = tried(&["bad"], &["bad", "b"]).await;
+    harness.run(&format!("DELETE FROM {}", Db::table("messages"))).await;
+    let editing = harness.sf.delivery(ids[0], "test.hear");
+    let refused = editing.requeue_edited("ann", "mended", "{}").await.unwrap_err();
+    assert!(refused.to_string().contains("is gone"), "{refused}");
+    assert_eq!((rows(&harness, "queue").await, rows(&harness, "history").await), (2, 0));
+}
+
+/// Nobody wants to hear of it after a minute.
+#[derive(Serialize, Deserialize)]
+struct Fleeting {
+    is_good: bool,
+}
+
+impl Event for Fleeting {
+    const TYPE: &'static str = "test.fleeting";
+    const EXPIRES_AFTER: Option<Duration> = Some(Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_has_expired_is_requeued_with_a_payload_of_its_own_only() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    let hear = |_: &EventCx, event: Fleeting| async move {
+        match event.is_good {
+            true => Ok(()),
+            false => Err(Failure::definitive(FailureClass::BusinessRule, "no", "no")),
+        }
+    };
+    sf.reaction::<Fleeting>("test.hear").run_outside(hear);
+    sf.declare().await.unwrap();
+    let event = Fleeting { is_good: false };
+    let id = sf.transact(async |tx| Ok(tx.publish(&event)?)).await.unwrap();
+    sf.drain().await.unwrap();
+    clock.set_offset(Duration::from_secs(70));
+    let delivery = || sf.delivery(id, "test.hear");
+    let refused = delivery().requeue("ann", "try it").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InputInvalid);
+    assert!(refused.to_string().contains("has expired at"), "{refused}");
+    let bulk = || sf.dead_letters().code("no");
+    assert_eq!(bulk().count_for(BulkVerb::Requeue).await.unwrap().number, 0);
+    let operation = bulk().start(BulkVerb::Requeue, "ann", "try them").await.unwrap();
+    let working = sf
+        .bulk_operation(operation.id)
+        .resume(|_| std::ops::ControlFlow::Continue(()));
+    assert_eq!(working.await.unwrap().done, 0);
+    assert_eq!(
+        bulk().count_for(BulkVerb::Discard).await.unwrap().number,
+        1,
+        "it stays dead"
+    );
+    let elsewhere = sf
+        .delivery(id, "test.nowhere")
+        .requeue("ann", "try it")
+        .await
+        .unwrap_err();
+    assert!(elsewhere.to_string().contains("there is no delivery"), "{elsewhere}");
+
+    let edited = delivery().requeue_edited("ann", "mended", r#"{"is_good":true}"#);
+    let edited = edited.await.unwrap();
+    sf.drain().await.unwrap();
+    let delivered = look(&sf, edited).await;
+    assert_eq!(delivered.deliveries[0].state, DeliveryState::Delivered);
 }
 
 #[tokio::test]

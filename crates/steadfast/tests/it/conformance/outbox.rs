@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use steadfast::{Aggregate, Code, Event, Failure, Raised, Steadfast, Tx};
 
 use super::Db;
-use super::queue::{Tagged, keep, publish, rows, tagged};
+use super::queue::{Tagged, at_once, keep, publish, rows, tagged};
 use crate::harness::{TestDatabase, eventually, fresh};
 
 #[tokio::test]
@@ -328,6 +328,23 @@ async fn an_event_in_process_leaves_no_row_and_runs_after_the_commit() {
     eventually("it is heard", || async { harness.effects().await == 1 }).await;
     let lost = Db::count(&harness.admin, "SELECT count(*) FROM effects WHERE tag = 'lost'").await;
     assert_eq!((lost, rows(&harness, "messages").await), (0, 0));
+}
+
+#[tokio::test]
+async fn a_reaction_in_process_that_panics_is_tried_again() {
+    async fn stumble(tx: &mut Tx<Db>, event: Whispered) -> Result<(), Failure> {
+        let attempt = tx.event().map_or(0, |cx| cx.attempt());
+        assert!(attempt > 1, "it stumbles");
+        keep(tx, tagged(event.tag)).await
+    }
+    let harness = fresh::<Db>().await;
+    harness
+        .sf
+        .reaction::<Whispered>("test.stumble")
+        .retry(at_once(1))
+        .run(stumble);
+    whisper(&harness.sf, "heard", Ok(())).await;
+    eventually("it is heard", || async { harness.effects().await == 1 }).await;
 }
 
 #[tokio::test]

@@ -163,6 +163,30 @@ async fn another_process_hears_of_a_commit() {
     stop(&worker, dispatching).await;
 }
 
+/// The dispatcher panics when it claims for the first time.
+#[derive(Default)]
+struct Stumbles(std::sync::atomic::AtomicBool);
+
+impl steadfast::testing::Observer for Stumbles {
+    fn asked(&self, statement: &'static str) {
+        let is_first = statement == "claim rows" && !self.0.swap(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(!is_first, "it stumbles");
+    }
+}
+
+#[tokio::test]
+async fn a_dispatcher_that_panics_begins_anew() {
+    let harness = fresh::<Db>().await;
+    let builder = Steadfast::builder(Db::another_pool(&harness, PoolSize::default())).observer(Stumbles::default());
+    let sf = builder.build().await.unwrap();
+    sf.reaction::<Tagged>("test.keep").run(keep);
+    sf.declare().await.unwrap();
+    publish(&sf, &tagged("a")).await;
+    let dispatching = run(&sf);
+    eventually("it is delivered", || async { harness.effects().await == 1 }).await;
+    stop(&sf, dispatching).await;
+}
+
 #[tokio::test]
 async fn what_nobody_announced_is_found_by_looking() {
     let harness = fresh::<Db>().await;

@@ -9,6 +9,7 @@ use steadfast::{EventCx, Steadfast};
 
 use super::Db;
 use super::proxy::proxy_before;
+use super::push::{self, Client, Heard, TAGS};
 use super::queue::{Tagged, publish, rows, tagged};
 use crate::harness::{Harness, TestDatabase, eventually, fresh};
 
@@ -184,6 +185,62 @@ async fn an_idle_process_has_one_more_connection_and_sends_a_statement_every_two
     dispatching.await.unwrap().unwrap();
 }
 
+#[tokio::test]
+async fn a_hundred_live_clients_cost_the_database_what_one_does() {
+    const EVENTS: usize = 5;
+    /// What only the statements of streams have.
+    const APPEND: &str = "INSERT INTO steadfast.entries";
+    const READ: &str = "SELECT e.stream, e.number";
+    const LOOK: &str = "AS is_far";
+    const LISTEN: &str = "LISTEN \"steadfast_streams\"";
+    let process = Process::new().await;
+    let router = push::routes(&push::push(&process.sf));
+    process.sf.declare().await.unwrap();
+    let both = (
+        process.pool.acquire().await.unwrap(),
+        process.pool.acquire().await.unwrap(),
+    );
+    drop(both);
+    let mut clients = Vec::new();
+    for count in [1, 100] {
+        process.proxy.reset_counts();
+        while clients.len() < count {
+            let mut client = Client::connect(&router, TAGS, None).await;
+            client.expect(&Heard::Ready).await;
+            clients.push(client);
+        }
+        // For the first one the process looks where the stream is, listens, and reads. Those who come later ask nothing.
+        let asked = usize::from(count == 1);
+        eventually("it has begun to read", async || process.sent(READ) == asked).await;
+        assert_eq!((process.sent(LOOK), process.sent(LISTEN)), (asked, asked));
+
+        say(&process.sf, &mut clients, "first").await;
+        process.proxy.reset_counts();
+        for number in 0..EVENTS {
+            say(&process.sf, &mut clients, &format!("{count} {number}")).await;
+        }
+        let sent = process.proxy.statements();
+        let of_streams = [APPEND, READ, LOOK, LISTEN].map(|part| process.sent(part));
+        assert_eq!(of_streams, [EVENTS, EVENTS, 0, 0], "{count} clients: {sent:#?}");
+    }
+    let listening = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND query = 'LISTEN \"steadfast_streams\"'";
+    assert_eq!(
+        Db::count(&process.harness.admin, listening).await,
+        1,
+        "one hears for all"
+    );
+}
+
+/// Publishes, delivers, and waits until all have heard of it.
+async fn say(sf: &Steadfast<Db>, clients: &mut [Client], tag: &str) {
+    publish(sf, &tagged(tag)).await;
+    sf.drain().await.unwrap();
+    for client in clients {
+        assert_eq!(client.tags(1).await, [tag]);
+    }
+}
+
 /// The source of the statements.
 const SOURCE: &str = include_str!("../../../src/store/postgres/queue.rs");
 
@@ -191,16 +248,31 @@ const SOURCE: &str = include_str!("../../../src/store/postgres/queue.rs");
 fn statement_between(beginning: &str, end: &str) -> String {
     let (_, after) = SOURCE.split_once(beginning).unwrap();
     let (part, _) = after.split_once(end).unwrap();
-    let quoted = |text: &str| {
-        text.split('"')
-            .skip(1)
-            .step_by(2)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let (_, show_next) = SOURCE.split_once("macro_rules! show_next").unwrap();
-    let show_next = format!("\"{}\"", quoted(show_next)[..3].join("gone"));
-    quoted(&part.replace("show_next!(\"gone\")", &show_next)).concat()
+    let part = ["show_next", "put_off"].iter().fold(part.to_owned(), expanded);
+    part.split('"').skip(1).step_by(2).collect()
+}
+
+/// What is written with the parts of statements that this macro of the source stands for.
+fn expanded(mut text: String, name: &&str) -> String {
+    let (_, definition) = SOURCE.split_once(&format!("macro_rules! {name} {{")).unwrap();
+    let (parameters, body) = definition.split_once("concat!(").unwrap();
+    let (body, _) = body.split_once("\n        )\n    };").unwrap();
+    let parameters: Vec<_> = parameters
+        .split('$')
+        .skip(1)
+        .map(|parameter| parameter.split_once(':').unwrap().0)
+        .collect();
+    while let Some((before, after)) = text.split_once(&format!("{name}!(")) {
+        let (arguments, after) = after.split_once(')').unwrap();
+        let body = parameters
+            .iter()
+            .zip(arguments.split(", "))
+            .fold(body.to_owned(), |body, (parameter, argument)| {
+                body.replace(&format!("${parameter},"), &format!("{argument},"))
+            });
+        text = format!("{before}{body}{after}");
+    }
+    text
 }
 
 /// Makes a connection one of the engine's.

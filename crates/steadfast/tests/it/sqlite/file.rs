@@ -1,12 +1,15 @@
 //! What only a database in a file can do to us.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use steadfast::{Code, Error, Failure, Reply, Steadfast};
+use steadfast::{Clock, Code, Dispatcher, Error, EventCx, Failure, Reply, Steadfast};
+use tokio::sync::Semaphore;
 
 use super::Db;
-use crate::harness::{Harness, PoolSize, TestDatabase, fresh};
+use super::queue::{Tagged, process, rows, tagged};
+use crate::harness::{Harness, PoolSize, TestDatabase, eventually, fresh};
 
 async fn run(harness: &Harness<Db>, sf: &Steadfast<Db>, key: &str) -> Result<Reply<u32>, Error> {
     sf.command("effects.make", key)
@@ -190,4 +193,61 @@ async fn the_writer_is_durable_and_checks_foreign_keys() {
         .await
         .unwrap();
     assert_eq!(settings, [2, 1, 0], "FULL, on, and waiting for a lock is ours");
+}
+
+#[tokio::test]
+async fn a_process_that_stops_while_the_file_is_locked_gives_its_rows_back_when_it_is_free() {
+    let harness = fresh::<Db>().await;
+    let worker = process(&harness, &Clock::default(), Dispatcher::default()).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = gate.clone();
+    let react = move |_: &EventCx, event: Tagged| {
+        let gate = closed.clone();
+        async move {
+            if event.tag == "slow" {
+                gate.acquire().await?.forget();
+            }
+            Ok(())
+        }
+    };
+    worker
+        .reaction::<Tagged>("test.react")
+        .lease("12s")
+        .concurrency(1)
+        .run_outside(react);
+    worker.declare().await.unwrap();
+    let publish = async |tag: &str, count: u32| {
+        let publishing = worker.transact(async |tx| {
+            for _ in 0..count {
+                tx.publish(&tagged(tag))?;
+            }
+            Ok(())
+        });
+        publishing.await.unwrap();
+    };
+    publish("quick", 50).await;
+    let dispatching = super::queue::run(&worker);
+    eventually("the work is known to be quick", async || {
+        rows(&harness, "history").await == 50
+    })
+    .await;
+    publish("slow", 10).await;
+    let leased = "SELECT count(*) FROM steadfast_queue WHERE state = 'leased'";
+    eventually("all are claimed ahead", async || {
+        Db::count(&harness.admin, leased).await == 10
+    })
+    .await;
+
+    let locked = harness.admin.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    worker.stop();
+    gate.add_permits(1);
+    // Longer than a statement of the engine may take.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    drop(locked);
+    dispatching.await.unwrap().unwrap();
+    let free = "SELECT count(*) FROM steadfast_queue WHERE state = 'pending' AND attempts = 0";
+    assert_eq!(
+        (Db::count(&harness.admin, free).await, rows(&harness, "history").await),
+        (9, 51)
+    );
 }

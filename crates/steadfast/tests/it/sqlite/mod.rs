@@ -38,8 +38,12 @@ mod letters;
 mod look;
 #[path = "../conformance/purge.rs"]
 mod purge;
+#[path = "../conformance/push.rs"]
+mod push;
 #[path = "../conformance/queue.rs"]
 mod queue;
+#[path = "../conformance/sinks.rs"]
+mod sinks;
 #[path = "../conformance/trouble.rs"]
 mod trouble;
 

@@ -94,6 +94,60 @@ CREATE TABLE steadfast_targets (
     CONSTRAINT targets_one PRIMARY KEY (name, pattern)
 ) WITHOUT ROWID;
 
+-- Messages are written through this view: its trigger writes the message, and a delivery for each target that wants one,
+-- whichever process declared it.
+CREATE VIEW steadfast_publications AS
+SELECT id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
+       created_at, expires_at,
+       created_at AS due_at
+FROM steadfast_messages
+WHERE false;
+
+CREATE TRIGGER steadfast_publish INSTEAD OF INSERT ON steadfast_publications
+BEGIN
+    INSERT INTO steadfast_messages
+           (id, type, version, source, content_type, correlation_id, causation_id, traceparent, ordering_key, redacted,
+            payload, created_at, expires_at)
+    VALUES (NEW.id, NEW.type, NEW.version, NEW.source, 'application/json', NEW.correlation_id, NEW.causation_id,
+            NEW.traceparent, NEW.ordering_key, NEW.redacted, NEW.payload, NEW.created_at, NEW.expires_at);
+
+    INSERT INTO steadfast_queue (item, kind, state, chain, number, due_at, visible_at)
+    SELECT NEW.id,
+           t.name || CASE WHEN t.is_versioned AND NEW.version > 1 THEN '@' || NEW.version ELSE '' END,
+           'pending',
+           t.name || ' ' || NEW.ordering_key,
+           CASE WHEN NEW.ordering_key IS NOT NULL THEN last_insert_rowid() END,
+           NEW.due_at, NEW.due_at
+    FROM steadfast_targets AS t
+    WHERE t.pattern = NEW.type
+       OR (substr(t.pattern, -1) = '*'
+           AND substr(NEW.type, 1, length(t.pattern) - 1) = substr(t.pattern, 1, length(t.pattern) - 1))
+    -- More than one pattern of a target may fit.
+    ON CONFLICT DO NOTHING;
+END;
+
+-- The end of a command that has published one message, in one statement: the message, and the key with its outcome.
+CREATE VIEW steadfast_settlements AS
+SELECT p.*,
+       k.hash, k.scope, k.tenant, k.owner, k.operation, k.value, k.fingerprint, k.state, k.status, k.headers, k.body, k.format,
+       k.expires_at AS key_expires_at
+FROM steadfast_publications AS p, steadfast_keys AS k;
+
+CREATE TRIGGER steadfast_settle INSTEAD OF INSERT ON steadfast_settlements
+BEGIN
+    INSERT INTO steadfast_publications
+           (id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
+            created_at, expires_at, due_at)
+    VALUES (NEW.id, NEW.type, NEW.version, NEW.source, NEW.correlation_id, NEW.causation_id, NEW.traceparent,
+            NEW.ordering_key, NEW.redacted, NEW.payload, NEW.created_at, NEW.expires_at, NEW.due_at);
+
+    INSERT INTO steadfast_keys
+           (hash, scope, tenant, owner, operation, value, fingerprint, state, status, headers, body, format,
+            created_at, expires_at)
+    VALUES (NEW.hash, NEW.scope, NEW.tenant, NEW.owner, NEW.operation, NEW.value, NEW.fingerprint, NEW.state, NEW.status,
+            NEW.headers, NEW.body, NEW.format, NEW.created_at, NEW.key_expires_at);
+END;
+
 -- The columns that the reliability convention names, for people with sqlite3.
 CREATE VIEW steadfast_outbox_messages AS
 SELECT m.id,

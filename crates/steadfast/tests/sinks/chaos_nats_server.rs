@@ -1,0 +1,39 @@
+//! A NATS to kill, and one that takes small messages only.
+
+use steadfast::testing::{Harness, SinkTrial};
+use tokio::sync::Mutex;
+
+use super::chaos::{Victim, outlives_a_kill, refuses_what_is_too_large};
+use super::nats::Stream;
+
+static TURN: Mutex<()> = Mutex::const_new(());
+
+async fn server() -> Victim {
+    Victim::take("NATS", &TURN).await
+}
+
+#[steadfast::test(sqlite)]
+async fn a_killed_server_loses_nothing_and_has_nothing_twice(t: Harness<Db>) {
+    let server = server().await;
+    let stream = Stream::create_at(server.host().to_owned()).await;
+    let sink = stream.sink();
+    outlives_a_kill(&t, &server, sink, async || {
+        let ids = stream.ids().await;
+        let each: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(
+            each.len(),
+            ids.len(),
+            "the stream knows what it has seen, also after a restart"
+        );
+        ids
+    })
+    .await;
+}
+
+#[steadfast::test(sqlite)]
+async fn what_is_larger_than_the_server_takes_is_dead_and_harms_no_other(t: Harness<Db>) {
+    let server = server().await;
+    let stream = Stream::create_at(server.host().to_owned()).await;
+    let ids = refuses_what_is_too_large(&t, stream.sink()).await;
+    assert_eq!(stream.messages().await.len(), ids.len());
+}

@@ -1,0 +1,76 @@
+//! A RabbitMQ to kill, whose disk can be said to be full, and which takes small messages only.
+
+use std::process::Command;
+
+use steadfast::MessageId;
+use steadfast::testing::{Harness, SinkTrial};
+use tokio::sync::Mutex;
+
+use super::chaos::{Victim, arrive_with_room, outlives_a_kill, refuses_what_is_too_large, wait_for_room};
+use super::order::{look, publish};
+use super::rabbitmq::{Exchange, Got};
+
+static TURN: Mutex<()> = Mutex::const_new(());
+
+async fn broker() -> Victim {
+    Victim::take("RABBITMQ", &TURN).await
+}
+
+/// Says how much of the disk has to be free, in bytes, for the broker to take messages.
+fn set_disk_free_limit(broker: &Victim, bytes: u64) {
+    let mut asking = Command::new(broker.home.join("rabbitmqctl"));
+    let asked = asking.args(["set_disk_free_limit", &bytes.to_string()]).status();
+    assert!(asked.unwrap().success());
+}
+
+#[steadfast::test(sqlite)]
+async fn a_killed_broker_loses_nothing_and_has_twice_what_it_did_not_confirm(t: Harness<Db>) {
+    let broker = broker().await;
+    let exchange = Exchange::create_durable_at(broker.url.clone()).await;
+    let sink = exchange.sink();
+    outlives_a_kill(&t, &broker, sink, async || {
+        let messages = exchange.again().await.messages().await;
+        messages.iter().map(Got::id).collect()
+    })
+    .await;
+}
+
+#[steadfast::test(sqlite)]
+async fn messages_wait_for_a_broker_without_disk_and_arrive_by_themselves(t: Harness<Db>) {
+    let broker = broker().await;
+    let exchange = Exchange::create_durable_at(broker.url.clone()).await;
+    t.sf().sink("orders").time_limit("500ms").deliver_to(exchange.sink());
+    t.sf().declare().await.unwrap();
+    set_disk_free_limit(&broker, u64::MAX >> 8);
+    // The broker says that it takes nothing when somebody sends something.
+    let first = publish(&t, 1).await;
+    t.sf().drain().await.unwrap();
+    assert_eq!(look(&t, first).await.failures[0].code, "unconfirmed");
+    let second = publish(&t, 2).await;
+    wait_for_room(&t, &[first, second]).await;
+    set_disk_free_limit(&broker, 0);
+    arrive_with_room(&t, &[first, second]).await;
+    assert_eq!(look(&t, first).await.failures.len(), 1);
+    assert_eq!(look(&t, second).await.failures.len(), 0);
+    let got: Vec<_> = exchange.messages().await.iter().map(Got::id).collect();
+    let times = |id: MessageId| got.iter().filter(|got| **got == id.to_string()).count();
+    assert!((1..=2).contains(&times(first)) && times(second) == 1, "{got:?}");
+}
+
+#[steadfast::test(sqlite)]
+async fn what_is_larger_than_the_broker_takes_is_dead_and_harms_no_other(t: Harness<Db>) {
+    let broker = broker().await;
+    let exchange = Exchange::create_durable_at(broker.url.clone()).await;
+    let ids = refuses_what_is_too_large(&t, exchange.sink()).await;
+    let got: Vec<_> = exchange.messages().await.iter().map(Got::id).collect();
+    for id in &ids {
+        let times = got.iter().filter(|got| **got == id.to_string()).count();
+        let detail = look(&t, *id).await.deliveries.remove(0).detail;
+        let has_cause = detail
+            .as_ref()
+            .is_some_and(|detail| detail.contains("may be there twice"));
+        assert!(times == 1 || times == 2 && has_cause, "{times} times: {detail:?}");
+    }
+    let strangers = got.iter().filter(|got| !ids.iter().any(|id| **got == id.to_string()));
+    assert_eq!(strangers.count(), 0);
+}
