@@ -229,6 +229,14 @@ async fn change_all<Db: Database>(
     if count.number == 0 {
         check_names(sf, &options.filter).await?;
     }
+    if verb == BulkVerb::Requeue {
+        let expired = list().count().await?.number.saturating_sub(count.number);
+        if expired > 0 {
+            context.output.remark(&format!(
+                "{expired} more have expired and stay as they are: requeue them one by one with --edited, or discard them"
+            ));
+        }
+    }
     if options.dry_run || count.number == 0 {
         let counted = Counted {
             deliveries: count.number,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::{CliError, Exit, Result};
 use crate::options::{Engine, GlobalOptions};
 use crate::output::{self, Output};
-use crate::secret::mask_url;
+use crate::secret::{mask, mask_url};
 use crate::suggest::nearest;
 
 const FILE: &str = "steadfast.toml";
@@ -20,9 +20,10 @@ const SCHEMA: &str = "schema";
 const MESSAGE_RETENTION: &str = "message-retention";
 const COLOR: &str = "color";
 const OPERATOR: &str = "operator";
+const BROKERS: &str = "brokers";
 
 /// The names of the settings, in the file and in `steadfast config`.
-const NAMES: [&str; 5] = [DATABASE_URL, SCHEMA, MESSAGE_RETENTION, COLOR, OPERATOR];
+const NAMES: [&str; 6] = [DATABASE_URL, SCHEMA, MESSAGE_RETENTION, COLOR, OPERATOR, BROKERS];
 
 /// All settings of a call.
 pub(crate) struct Config {
@@ -62,14 +63,17 @@ struct Shown {
 }
 
 impl Config {
-    pub(crate) fn load(flags: &GlobalOptions, operator: Option<&str>) -> Result<Self> {
+    pub(crate) fn load(flags: &GlobalOptions, operator: Option<&str>, brokers: &[String]) -> Result<Self> {
         let file = File::find()?;
+        // A URL has no spaces in it, so they stand between several.
+        let brokers = (!brokers.is_empty()).then(|| brokers.join(" "));
         let settings = NAMES.map(|name| {
             let (flag, variable) = match name {
                 DATABASE_URL => (flags.database_url.as_deref(), "DATABASE_URL"),
                 SCHEMA => (flags.schema.as_deref(), "STEADFAST_SCHEMA"),
                 MESSAGE_RETENTION => (flags.message_retention.as_deref(), "STEADFAST_MESSAGE_RETENTION"),
                 COLOR => (flags.color.as_deref(), "STEADFAST_COLOR"),
+                BROKERS => (brokers.as_deref(), "STEADFAST_BROKERS"),
                 _ => (operator, "STEADFAST_OPERATOR"),
             };
             let (value, source) = resolve(name, flag, variable, file.as_ref());
@@ -81,6 +85,10 @@ impl Config {
     fn value(&self, name: &str) -> Option<&str> {
         let setting = self.settings.iter().find(|setting| setting.name == name);
         setting.and_then(|setting| setting.value.as_deref())
+    }
+
+    pub(crate) fn has_database(&self) -> bool {
+        self.value(DATABASE_URL).is_some()
     }
 
     pub(crate) fn database_url(&self) -> Result<&str> {
@@ -121,6 +129,11 @@ impl Config {
         self.value(SCHEMA).unwrap_or("steadfast")
     }
 
+    /// The brokers that `doctor` looks at.
+    pub(crate) fn brokers(&self) -> impl Iterator<Item = &str> {
+        self.value(BROKERS).unwrap_or_default().split_whitespace()
+    }
+
     /// How long services keep messages. It is theirs to say: nobody else knows.
     pub(crate) fn message_retention(&self) -> &str {
         self.value(MESSAGE_RETENTION).unwrap_or("7d")
@@ -153,7 +166,10 @@ impl Config {
     pub(crate) fn show(&self, output: &Output) -> Result<Exit> {
         let shown = self.settings.each_ref().map(|setting| Shown {
             setting: setting.name,
-            value: setting.value.as_deref().map(mask_url),
+            value: setting.value.as_deref().map(|value| match setting.name {
+                BROKERS => mask(value),
+                _ => mask_url(value),
+            }),
             from: setting.source.to_string(),
         });
         output.records(&shown, &["setting", "value", "from"], |setting| {
@@ -182,7 +198,7 @@ fn resolve(
         return (Some("never".to_owned()), Source::Environment("NO_COLOR"));
     }
     if let Some((value, file)) = file.and_then(|file| Some((file.value(name)?, file))) {
-        return (Some(value.to_owned()), Source::File(file.path.clone()));
+        return (Some(value), Source::File(file.path.clone()));
     }
     let default = match name {
         SCHEMA => Some("steadfast".to_owned()),
@@ -240,9 +256,13 @@ impl File {
             if !NAMES.contains(&name.as_str()) {
                 return Err(wrong(format!("there is no setting {name:?}"), suggestion(name)));
             }
-            if !value.is_str() {
-                let help = format!("write {name} = \"…\"");
-                return Err(wrong(format!("the setting {name:?} is not a text in quotes"), help));
+            let (is_usable, what, form) = match name.as_str() {
+                BROKERS => (is_list(value), "list of texts in quotes", "[\"…\"]"),
+                _ => (value.is_str(), "text in quotes", "\"…\""),
+            };
+            if !is_usable {
+                let help = format!("write {name} = {form}");
+                return Err(wrong(format!("the setting {name:?} is not a {what}"), help));
             }
         }
         Ok(Self {
@@ -251,9 +271,21 @@ impl File {
         })
     }
 
-    fn value(&self, name: &str) -> Option<&str> {
-        self.table.get(name).and_then(toml::Value::as_str)
+    fn value(&self, name: &str) -> Option<String> {
+        match self.table.get(name)? {
+            toml::Value::Array(list) => {
+                let list: Vec<_> = list.iter().filter_map(toml::Value::as_str).collect();
+                (!list.is_empty()).then(|| list.join(" "))
+            }
+            value => value.as_str().map(ToOwned::to_owned),
+        }
     }
+}
+
+fn is_list(value: &toml::Value) -> bool {
+    value
+        .as_array()
+        .is_some_and(|list| list.iter().all(toml::Value::is_str))
 }
 
 /// What somebody may have meant, or else all there is.
@@ -274,7 +306,7 @@ mod tests {
         assert_eq!(suggestion("shcema"), "did you mean schema?");
         assert_eq!(
             suggestion("zzz"),
-            "the settings are database-url, schema, message-retention, color, operator"
+            "the settings are database-url, schema, message-retention, color, operator, brokers"
         );
     }
 }

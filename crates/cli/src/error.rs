@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use steadfast::Code;
 
 use crate::secret::mask;
+use crate::words::with_flags;
 
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
@@ -50,6 +51,13 @@ impl CliError {
 
     pub(crate) fn because(mut self, cause: &dyn std::fmt::Display) -> Self {
         self.causes.push(cause.to_string());
+        self
+    }
+
+    /// The same, with flags where the library speaks of methods.
+    pub(crate) fn with_flags(mut self) -> Self {
+        self.what = with_flags(&self.what);
+        self.help = with_flags(&self.help);
         self
     }
 

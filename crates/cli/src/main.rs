@@ -1,5 +1,5 @@
 //! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries and the audit, give dead letters another
-//! life, purge, and find out what is wrong.
+//! life, purge, try webhooks out, and find out what is wrong.
 //!
 //! The way of a call: `options` reads the line, `config` adds what the environment and `steadfast.toml` say, `database`
 //! opens what the verb needs and no more, a file of the verb's name asks the library, and `output` shows the answer. No SQL
@@ -7,6 +7,7 @@
 
 mod options;
 mod delivery_options;
+mod outside_options;
 mod config;
 mod database;
 mod error;
@@ -14,6 +15,7 @@ mod secret;
 mod output;
 mod confirm;
 mod suggest;
+mod words;
 mod migrate;
 mod keys;
 mod deliveries;
@@ -25,6 +27,8 @@ mod status;
 mod purge;
 mod audit;
 mod doctor;
+mod brokers;
+mod webhooks;
 mod health;
 mod explain;
 mod fingerprint;
@@ -39,6 +43,7 @@ use delivery_options::{DeadVerb, OutboxVerb};
 use error::{Exit, Result};
 use options::{Cli, KeysVerb, MigrateVerb, Verb};
 use output::Output;
+use outside_options::WebhooksVerb;
 use steadfast::DeliveryState;
 
 /// What every verb gets: the settings, and where to show things.
@@ -76,7 +81,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<Exit> {
-    let config = Config::load(&cli.global, cli.verb.operator())?;
+    let config = Config::load(&cli.global, cli.verb.operator(), cli.verb.brokers())?;
     let context = Context {
         output: Output::new(cli.global.json, config.has_color()?),
         is_confirmed: cli.global.yes,
@@ -113,7 +118,10 @@ async fn run(cli: Cli) -> Result<Exit> {
         Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,
         Verb::Audit(options) => audit::run(&context, options).await,
-        Verb::Doctor => doctor::run(&context).await,
+        Verb::Doctor(options) => doctor::run(&context, &options).await,
+        Verb::Webhooks { verb } => match verb {
+            WebhooksVerb::Test(options) => webhooks::test(&context, &options).await,
+        },
         Verb::Health => health::run(&context).await,
         Verb::Explain { code } => explain::run(&context, code.as_deref()),
         Verb::Fingerprint(options) => fingerprint::run(&context, &options),

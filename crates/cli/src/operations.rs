@@ -64,7 +64,8 @@ impl Shown {
         ]
     }
 
-    fn lines(&self) -> Vec<(&'static str, String)> {
+    /// What is told to a person, with what the audit says: by whom and why.
+    fn lines(&self, operator: &str, reason: &str) -> Vec<(&'static str, String)> {
         vec![
             ("operation", self.id.clone()),
             (
@@ -72,10 +73,7 @@ impl Shown {
                 format!("{}, {} of {} deliveries", self.state, self.done, self.expected),
             ),
             ("verb", format!("{} {}", self.verb, escape(&self.filter.to_string()))),
-            (
-                "audit",
-                format!("by {}: {}", escape(&self.operator), escape(&self.reason)),
-            ),
+            ("audit", format!("by {}: {}", escape(operator), escape(reason))),
         ]
     }
 }
@@ -95,9 +93,10 @@ pub(crate) async fn run(context: &Context, verb: &OperationsVerb) -> Result<Exit
             on_database!(context, Access::Write, builder => {
                 let sf = builder?.build().await?;
                 let id = find(&sf, id).await?;
-                let cancelled = sf.bulk_operation(id).cancel(context.config.operator()?, &because.reason).await?;
+                let operator = context.config.operator()?;
+                let cancelled = sf.bulk_operation(id).cancel(operator, &because.reason).await?;
                 let shown = Shown::from(&cancelled);
-                context.output.record(&shown, &shown.lines())?;
+                context.output.record(&shown, &shown.lines(operator, &because.reason))?;
                 Ok(Exit::Ok)
             })
         }
@@ -145,7 +144,9 @@ pub(crate) async fn work<Db: Database>(context: &Context, sf: &Steadfast<Db>, id
     bar.clear();
     let ended = ended?;
     let shown = Shown::from(&ended);
-    context.output.record(&shown, &shown.lines())?;
+    context
+        .output
+        .record(&shown, &shown.lines(&shown.operator, &shown.reason))?;
     if ended.state == BulkState::Running {
         let how = format!(
             "it was stopped; `steadfast operations resume {id}` goes on, `steadfast operations cancel {id}` ends it"

@@ -8,8 +8,9 @@ use clap_complete::Shell;
 use steadfast::KeyId;
 
 use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
+use crate::outside_options::{DoctorOptions, WebhooksVerb};
 
-/// Migrates, looks at keys, deliveries and the audit, purges, and finds out what is wrong.
+/// Migrates, looks at keys, deliveries and the audit, purges, tries webhooks out, and finds out what is wrong.
 ///
 /// Steadfast keeps the keys of idempotent commands and the messages they publish in your SQLite or PostgreSQL database. This is
 /// the tool beside it.
@@ -113,8 +114,14 @@ pub(crate) enum Verb {
     },
     /// Show who did what, when and why, newest first
     Audit(AuditOptions),
-    /// Look at the database, its settings and your rights, and say what to do; changes nothing
-    Doctor,
+    /// Look at the database, its settings, your rights and brokers, and say what to do; changes nothing
+    Doctor(DoctorOptions),
+    /// Try out endpoints of webhooks; needs no database
+    #[command(arg_required_else_help = true)]
+    Webhooks {
+        #[command(subcommand)]
+        verb: WebhooksVerb,
+    },
     /// Say whether the database answers and has the right tables; exits with 5 if not
     Health,
     /// Explain a code such as SF301, or list all of them; needs no database
@@ -151,6 +158,14 @@ impl Verb {
             Verb::Targets { verb } => verb.operator(),
             Verb::Operations { verb } => verb.operator(),
             _ => None,
+        }
+    }
+
+    /// The brokers that are to be looked at, where the verb asks for them.
+    pub(crate) fn brokers(&self) -> &[String] {
+        match self {
+            Verb::Doctor(options) => &options.brokers,
+            _ => &[],
         }
     }
 }

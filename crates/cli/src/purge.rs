@@ -13,6 +13,8 @@ struct Shown {
     expired_keys: u64,
     finished_messages: u64,
     finished_deliveries: u64,
+    old_entries: u64,
+    old_streams: u64,
     deleted: bool,
 }
 
@@ -47,6 +49,8 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         expired_keys: expired.keys,
         finished_messages: expired.messages,
         finished_deliveries: expired.deliveries,
+        old_entries: expired.entries,
+        old_streams: expired.streams,
         deleted: !is_dry,
     };
     let done = if is_dry { "not deleted" } else { "deleted" };
@@ -55,6 +59,8 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         line("expired keys", expired.keys),
         line("finished messages", expired.messages),
         line("finished deliveries", expired.deliveries),
+        line("old entries", expired.entries),
+        line("old streams", expired.streams),
     ];
     context.output.record(&shown, &lines)?;
     Ok(Exit::Ok)

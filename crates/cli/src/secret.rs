@@ -16,7 +16,8 @@ pub(crate) fn mask_url(word: &str) -> String {
     let masked = match rest.rsplit_once('@') {
         Some((user, host)) => match user.split_once(':') {
             Some((user, _)) => format!("{user}:****@{host}"),
-            None if slashes.is_empty() => format!("****@{host}"),
+            // NATS has tokens there.
+            None if slashes.is_empty() || scheme.ends_with("nats") || scheme.ends_with("tls") => format!("****@{host}"),
             None => rest.to_owned(),
         },
         None => rest.to_owned(),
@@ -51,6 +52,9 @@ mod tests {
             ("postgres:ops:secret@db/shop", "postgres:ops:****@db/shop"),
             ("ops:secret@db/shop", "ops:****@db/shop"),
             ("postgres://ops@db/shop", "postgres://ops@db/shop"),
+            ("redis://:secret@redis/0", "redis://:****@redis/0"),
+            ("nats://secret@nats:4222", "nats://****@nats:4222"),
+            ("'tls://secret@nats:4222'", "'tls://****@nats:4222'"),
             ("sqlite://shop.db", "sqlite://shop.db"),
             ("billing", "billing"),
         ] {

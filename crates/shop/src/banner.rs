@@ -27,7 +27,7 @@ pub(crate) fn print(text: &str) {
 }
 
 /// What a worker says.
-pub(crate) fn worker(address: SocketAddr, whereabouts: &Whereabouts, options: &ProcessOptions) -> String {
+pub(crate) fn worker(address: SocketAddr, whereabouts: &Whereabouts, sinks: &str, options: &ProcessOptions) -> String {
     let Whereabouts {
         place,
         client,
@@ -54,7 +54,7 @@ What was published, and what became of it
   {client} 'SELECT event_type, processed_at_utc, attempt_count, last_error FROM {messages}'
 Let a shop on the same database publish only, in another terminal
   cargo run -- --no-dispatch
-{faults}
+{sinks}{faults}
 Its health: http://{address}/readyz?verbose and http://{address}/metrics. Ctrl-C ends it.
 
 "
@@ -62,7 +62,7 @@ Its health: http://{address}/readyz?verbose and http://{address}/metrics. Ctrl-C
 }
 
 /// What a shop says.
-pub(crate) fn shop(address: SocketAddr, whereabouts: &Whereabouts, is_lab: bool) -> String {
+pub(crate) fn shop(address: SocketAddr, whereabouts: &Whereabouts, sinks: &str, is_lab: bool) -> String {
     let Whereabouts {
         place,
         client,
@@ -108,7 +108,7 @@ What it set off: the stock goes down once for each order, and up again if you ca
   {curl}/orders/ID/cancel -X POST {user} -H 'Idempotency-Key: cancel-1'
 Let a worker do that, in another terminal: stop it, kill it, start two; nothing is lost and nothing happens twice
   cargo run -- worker
-
+{sinks}
 Everything is in {place}:
   {client} 'SELECT * FROM orders'
   {client} 'SELECT key, operation, status, response_body FROM {records}'
@@ -137,7 +137,13 @@ mod tests {
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 7878));
         for is_lab in [false, true] {
-            let text = shop(address, &whereabouts, is_lab);
+            let text = shop(
+                address,
+                &whereabouts,
+                "Every event also goes to\n  shop.nats: NATS\n",
+                is_lab,
+            );
+            assert!(text.contains("\n  shop.nats: NATS\n"), "{text}");
             assert!(text.lines().any(|line| line == "http://127.0.0.1:7878"), "{text}");
             assert_eq!(text.contains("Shop-Fault"), is_lab, "{text}");
         }

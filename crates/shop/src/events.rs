@@ -11,6 +11,7 @@ use steadfast::{Event, Owner};
 #[event("order.placed", ordering_key = order_id)]
 pub(crate) struct OrderPlaced {
     pub(crate) order_id: String,
+    pub(crate) customer: String,
     pub(crate) sku: String,
     pub(crate) quantity: i64,
     #[redact]
@@ -22,6 +23,7 @@ pub(crate) struct OrderPlaced {
 #[event("order.cancelled", ordering_key = order_id)]
 pub(crate) struct OrderCancelled {
     pub(crate) order_id: String,
+    pub(crate) customer: String,
     pub(crate) sku: String,
     pub(crate) quantity: i64,
 }
@@ -31,6 +33,7 @@ pub(crate) struct OrderCancelled {
 #[event("payment.captured", ordering_key = self.subject())]
 pub(crate) struct PaymentCaptured {
     pub(crate) payment_id: String,
+    pub(crate) customer: String,
     pub(crate) order_id: Option<String>,
     pub(crate) amount: i64,
     pub(crate) currency: String,
@@ -57,6 +60,7 @@ mod tests {
     fn a_payment_comes_after_what_was_told_of_its_order() {
         let mut captured = PaymentCaptured {
             payment_id: "p-1".into(),
+            customer: "tenant-1/user-a".into(),
             order_id: Some("o-1".into()),
             amount: 5,
             currency: "EUR".into(),

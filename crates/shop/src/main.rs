@@ -2,8 +2,8 @@
 //!
 //! The way of a request: `auth` says who asks, `lab` may prepare an accident, Steadfast claims the key and reads the body,
 //! and a command of `orders` or `payments` writes the row and publishes what has happened. `order` and `payment` hold what is
-//! sold and the rules of it. After the commit some process, this one or a worker, delivers the `events` to those who react:
-//! `stock` and `mail`.
+//! sold and the rules of it. After the commit some process, this one or a worker, delivers the `events` to those who react,
+//! `stock` and `mail`, to customers who look on, by `live`, and beyond the process, by `sinks`.
 //!
 //! The services are written once for both databases, by `#[steadfast::service]`. What opens the shop on one of them has no
 //! macro: the files in `open` are compiled twice, below `sqlite` and below `postgres`, which say what `Db` is.
@@ -24,6 +24,8 @@ mod payments;
 mod events;
 mod stock;
 mod mail;
+mod live;
+mod sinks;
 mod problem;
 mod quotes;
 mod outside_url;
@@ -41,6 +43,7 @@ use tracing_subscriber::EnvFilter;
 use lab::DeliveryFault;
 use outside::OutsideOptions;
 use retention::Retention;
+use sinks::SinkOptions;
 
 /// Why the shop could not open: a sentence for the person who started it.
 type StartError = Box<dyn std::error::Error + Send + Sync>;
@@ -99,6 +102,8 @@ pub(crate) struct ProcessOptions {
     /// sent through it
     #[arg(long, value_name = "URL")]
     outside: Option<String>,
+    #[command(flatten)]
+    sinks: SinkOptions,
     /// How often expired keys are purged, roughly [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = steadfast::parse_duration)]
     purge_every: Option<Duration>,
@@ -201,6 +206,8 @@ mod tests {
             assert_eq!(read(&["shop", command, "--lab", "--fault", "panic@1"]), Ok(()));
             let refused = read(&["shop", command, "--fault", "panic"]).expect_err("no lab");
             assert!(refused.contains("--lab"), "{refused}");
+            let sink = read(&["shop", command, "--lab", "--fault", "shop.nats:kill=before_finish@1"]);
+            assert_eq!(sink, Ok(()));
             let unknown = read(&["shop", command, "--lab", "--fault", "explode"]).expect_err("no fault");
             assert!(unknown.contains("hold=500ms"), "{unknown}");
         }

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::events::{OrderCancelled, OrderPlaced, email_of};
 use crate::lab;
+use crate::live;
 use crate::order::{NewOrder, Order, OrderRow};
 use crate::quotes::{Quote, Quotes};
 
@@ -56,6 +57,7 @@ impl Orders {
             .await?;
         tx.publish(&OrderPlaced {
             order_id: order.id.clone(),
+            customer: live::customer(owner),
             sku: order.sku.clone(),
             quantity: order.quantity,
             email: email_of(owner),
@@ -108,6 +110,7 @@ impl Orders {
             .await?;
         tx.publish(&OrderCancelled {
             order_id: id,
+            customer: live::customer(owner),
             sku: order.sku.clone(),
             quantity: order.quantity,
         })?;

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::events::{PaymentCaptured, email_of};
 use crate::lab;
+use crate::live;
 use crate::orders::LIST_LENGTH_MAX;
 use crate::payment::{NewPayment, Payment, PaymentRow};
 
@@ -57,6 +58,7 @@ impl Payments {
             .await?;
         tx.publish(&PaymentCaptured {
             payment_id: payment.id.clone(),
+            customer: live::customer(owner),
             order_id: payment.order_id.clone(),
             amount: payment.amount,
             currency: payment.currency.clone(),

@@ -14,5 +14,11 @@ mod postgres;
 #[cfg(target_os = "linux")]
 mod pooler;
 mod process;
+mod private;
 mod offline;
+mod brokers;
+mod nats;
+mod rabbitmq;
+mod redis;
+mod webhooks;
 mod guide;

@@ -276,7 +276,7 @@ async fn an_interrupted_bulk_operation_says_how_to_go_on_and_how_to_end_it() {
         cancelled.contains(&format!(r#""state":"cancelled","done":{count}"#)),
         "{cancelled}"
     );
-    let resumed = call(&format!("operations resume {id} --json")).run().await.ok();
-    assert_eq!(resumed, cancelled, "nobody goes on with it");
+    let resumed = call(&format!("operations resume {id} --json")).run().await;
+    resumed.refused(2, "is cancelled", "begin another one");
     assert_eq!(discarded(&database).await, count);
 }

@@ -10,15 +10,22 @@ use tokio::task::block_in_place;
 
 use super::Lab;
 use super::fault::{AFTER_WRITE, Fault, kill};
+use crate::{live, sinks};
 
 /// How `--fault` is written.
 pub(super) const GRAMMAR: &str = "[TARGET[/ARTICLE]:]FAULT[@ATTEMPT]";
 
-/// What events of the shop are delivered to.
-pub(super) const TARGETS: [&str; 4] = ["stock.reserve", "stock.release", "mail.confirm", "mail.receipt"];
+/// Who is told of events of the shop, besides [`sinks`].
+pub(super) const TARGETS: [&str; 5] = [
+    "stock.reserve",
+    "stock.release",
+    "mail.confirm",
+    "mail.receipt",
+    live::TARGET,
+];
 
 /// Every knob: an example, and what it does.
-pub(super) const KNOBS: [(&str, &str); 6] = [
+pub(super) const KNOBS: [(&str, &str); 7] = [
     (
         "hold=5s",
         "wait so long before the handler, with the lease and no transaction; hold=until-released waits for POST /lab/release",
@@ -42,6 +49,10 @@ pub(super) const KNOBS: [(&str, &str); 6] = [
     (
         "stock.reserve/poison:kill=after_write",
         "an order of this article kills every process that reserves it, until it is dead",
+    ),
+    (
+        "shop.rabbitmq:kill=before_finish@1",
+        "kill -9 when the broker has confirmed and nobody has noted it: it is sent again, with the same id",
     ),
 ];
 
@@ -90,6 +101,13 @@ impl DeliveryFault {
                 "{text:?} names an article, which only the handler of an order knows; write fail=.., panic or kill={AFTER_WRITE}"
             ));
         }
+        let has_no_handler = |target| target == live::TARGET || sinks::TARGETS.contains(&target);
+        if happens_in_handler && target.is_some_and(has_no_handler) {
+            return Err(format!(
+                "{text:?} happens in a handler of the shop, and this target has none; write hold=.. or kill=POINT, and another \
+                 point than {AFTER_WRITE}"
+            ));
+        }
         Ok(Self {
             text: text.to_owned(),
             target,
@@ -109,8 +127,9 @@ fn is_steadfasts(fault: &Fault) -> bool {
 }
 
 fn find(target: &str) -> Result<&'static str, String> {
-    let known = TARGETS.into_iter().find(|known| *known == target);
-    known.ok_or_else(|| format!("{target:?} is no target; they are {}", TARGETS.join(", ")))
+    let all = [&TARGETS[..], &sinks::TARGETS].concat();
+    let known = all.iter().find(|known| **known == target).copied();
+    known.ok_or_else(|| format!("{target:?} is no target; they are {}", all.join(", ")))
 }
 
 fn read_attempt(text: &str) -> Result<u32, String> {
@@ -204,6 +223,9 @@ mod tests {
                 "write fail=.., panic or kill=after_write",
             ),
             ("mail.receipt/poison:panic", "only the handler of an order"),
+            ("shop.nats:panic", "this target has none"),
+            ("shop.live:kill=after_write", "this target has none"),
+            ("shop.kafka:kill=before_finish", "shop.rabbitmq, shop.nats"),
         ] {
             let refused = DeliveryFault::read(text).expect_err(text);
             assert!(refused.contains(says), "{text}: {refused}");

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::auth::TOKENS;
 use crate::problem::Problem;
+use crate::sinks;
 use fault::Fault;
 
 pub(crate) use clock::{Clock, ClockService};
@@ -172,6 +173,7 @@ async fn describe(State(lab): State<Arc<Lab>>) -> Json<Value> {
             "faults": delivery::KNOBS.map(|(example, meaning)| json!({ "flag": format!("--fault {example}"), "meaning": meaning })),
             "kill_points": delivery::kill_points(),
             "targets": delivery::TARGETS,
+            "sinks": sinks::TARGETS,
             "here": lab.deliveries.iter().map(ToString::to_string).collect::<Vec<_>>(),
         },
         "routes": [

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
-use steadfast::{Builder, Code, Dispatcher, Steadfast};
+use axum::routing::post;
+use steadfast::{Builder, Code, Dispatcher, Push, Steadfast};
 
 use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
 use crate::lab::{self, Lab, LabObserver};
@@ -20,8 +21,9 @@ use crate::payments::Payments;
 use crate::problem::{no_such_method, no_such_path, not_in_a_worker};
 use crate::quotes::Quotes;
 use crate::retention::Retention;
+use crate::sinks::Sinks;
 use crate::stock::Stock;
-use crate::{ProcessOptions, ServeOptions, StartError, auth, banner, listen, page};
+use crate::{ProcessOptions, ServeOptions, StartError, auth, banner, listen, live, page};
 use clock::Time;
 
 /// How long a delivery in the lab belongs to a process that says nothing any more: nobody wants to wait for an accident.
@@ -33,6 +35,9 @@ struct Process {
     lab: Option<(Arc<Lab>, Time)>,
     /// What the reactions show of themselves.
     stock: Router,
+    live: Push<Db>,
+    /// Where its events go beyond it, in words.
+    sinks: String,
 }
 
 /// Opens the shop.
@@ -42,11 +47,12 @@ pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
         false => Dispatcher::default(),
     };
     let process = Process::open(&options.process, dispatcher).await?;
-    let sf = process.sf.clone();
+    let (sf, sinks) = (process.sf.clone(), process.sinks.clone());
     let router = process.shop(options)?;
     let listener = listen::bind(options.process.listen.as_deref(), listen::SHOP_PORT).await?;
     let whereabouts = whereabouts(&sf.pool().connect_options());
-    banner::print(&banner::shop(listener.local_addr()?, &whereabouts, options.process.lab));
+    let is_lab = options.process.lab;
+    banner::print(&banner::shop(listener.local_addr()?, &whereabouts, &sinks, is_lab));
     sf.serve(listener, router).await?;
     tracing::info!("the shop is closed");
     Ok(())
@@ -55,11 +61,11 @@ pub(crate) async fn serve(options: &ServeOptions) -> Result<(), StartError> {
 /// Delivers what shops on the same database publish. It listens for operators only.
 pub(crate) async fn work(options: &ProcessOptions) -> Result<(), StartError> {
     let process = Process::open(options, Dispatcher::default()).await?;
-    let sf = process.sf.clone();
+    let (sf, sinks) = (process.sf.clone(), process.sinks.clone());
     let router = process.worker();
     let listener = listen::bind(options.listen.as_deref(), listen::WORKER_PORT).await?;
     let whereabouts = whereabouts(&sf.pool().connect_options());
-    banner::print(&banner::worker(listener.local_addr()?, &whereabouts, options));
+    banner::print(&banner::worker(listener.local_addr()?, &whereabouts, &sinks, options));
     sf.serve(listener, router).await?;
     tracing::info!("the worker has stopped");
     Ok(())
@@ -67,6 +73,7 @@ pub(crate) async fn work(options: &ProcessOptions) -> Result<(), StartError> {
 
 impl Process {
     async fn open(options: &ProcessOptions, dispatcher: Dispatcher) -> Result<Self, StartError> {
+        let sinks = Sinks::read(&options.sinks)?;
         let lab = options.lab.then(|| Arc::new(Lab::new(options.fault.clone())));
         let sf = open(options, dispatcher, lab.as_ref()).await?;
         tables::create(&sf, options.lab).await?;
@@ -74,6 +81,9 @@ impl Process {
         if let Some(outside) = &options.outside {
             Mail::new(outside, sf.breaker(Mail::breaker())?, lab.clone())?.on(&sf);
         }
+        let live = live::declare(&sf);
+        let said = sinks.describe();
+        sinks.declare(&sf);
         let lab = match lab {
             Some(lab) => {
                 let time = Time::new(&sf);
@@ -82,7 +92,13 @@ impl Process {
             }
             None => None,
         };
-        Ok(Self { sf, lab, stock })
+        Ok(Self {
+            sf,
+            lab,
+            stock,
+            live,
+            sinks: said,
+        })
     }
 
     fn shop(self, options: &ServeOptions) -> Result<Router, StartError> {
@@ -99,8 +115,17 @@ impl Process {
         let payments = Payments {
             retention: retention("payments.make"),
         };
-        let mut business = orders.on(sf).routes().merge(payments.on(sf).routes()).merge(self.stock);
-        let mut open = page::routes(self.lab.is_some()).merge(sf.routes());
+        let mut business = orders
+            .on(sf)
+            .routes()
+            .merge(payments.on(sf).routes())
+            .merge(self.stock)
+            .route("/session", post(auth::begin_session));
+        let mut open = page::routes(self.lab.is_some())
+            .merge(sf.routes())
+            .route("/events", self.live.route(live::authorize))
+            // The same for pages, which bring the cookie of `begin_session`.
+            .route("/events/{user}", self.live.route(live::authorize));
         if let Some((lab, time)) = self.lab {
             business = business
                 .route_layer(from_fn_with_state(lab.clone(), lab::arm))
@@ -146,7 +171,7 @@ async fn connect(
     dispatcher: Dispatcher,
     lab: Option<&Arc<Lab>>,
 ) -> steadfast::Result<Builder<Db>> {
-    let mut builder = Steadfast::<Db>::connect(&options.database_url).await?;
+    let mut builder = Steadfast::<Db>::connect(&options.database_url).await?.source("/shop")?;
     if let Some(period) = options.purge_every {
         builder = builder.purge_every(period);
     }

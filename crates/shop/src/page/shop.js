@@ -49,6 +49,7 @@ function say(place, sentence, mood = "") {
 
 const REFUSED = "The shop refused it, and nothing was changed. The answer says why.";
 const GONE = "The shop does not answer. Is it running? Nothing is lost: start it and send the same again.";
+const BACK = "The shop is back. Send the same again: it happens once, whether or not it had happened.";
 
 /** Runs something that a button asked for; while it runs, the buttons of its form wait. */
 async function run(form, place, work) {
@@ -79,7 +80,7 @@ async function sendTwice() {
   } else {
     say("verdict", "The two answers differ. That should never happen.", "warn");
   }
-  await list();
+  look();
 }
 
 async function sendOther() {
@@ -90,7 +91,7 @@ async function sendOther() {
   show("second", "The same key, one more", other);
   const isKept = first.isGood && !other.isGood;
   say("verdict", isKept ? "A key stands for one order: for another one it is refused, and nothing was changed." : REFUSED, "warn");
-  await list();
+  look();
 }
 
 function renew() {
@@ -101,51 +102,169 @@ function renew() {
   describe();
 }
 
-/** The list below, newest first. */
-async function list() {
-  const headers = { Authorization: `Bearer ${field("user").value}` };
-  const response = await fetch("/orders", { headers });
-  const { orders } = await response.json();
-  const rows = orders.map((placed) => {
-    const row = document.createElement("tr");
-    const at = new Date(placed.created_at).toLocaleString();
-    const article = placed.cancelled_at ? `${placed.sku} (cancelled)` : placed.sku;
-    for (const value of [article, placed.quantity, at, placed.id]) row.insertCell().textContent = value;
-    row.cells[1].className = "number";
-    return row;
-  });
-  if (rows.length === 0) {
-    const row = document.createElement("tr");
-    const cell = row.insertCell();
-    cell.colSpan = 4;
-    cell.className = "empty";
-    cell.textContent = "Nothing yet.";
-    rows.push(row);
-  }
-  byId("orders").replaceChildren(...rows);
-  byId("count").textContent = orders.length ? `${orders.length}` : "";
-  newest = orders.find((placed) => !placed.cancelled_at)?.id ?? "ID";
-  describe();
-  await listStock();
-  return orders;
+/** What the shop answers to the customer. */
+async function get(path) {
+  const response = await fetch(path, { headers: { Authorization: `Bearer ${field("user").value}` } });
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response.json();
+}
+
+/** A row of a table. */
+function row(...values) {
+  const row = document.createElement("tr");
+  for (const value of values) row.insertCell().textContent = value;
+  return row;
+}
+
+function tag(words) {
+  const tag = document.createElement("span");
+  tag.className = "tag";
+  tag.textContent = words;
+  return tag;
+}
+
+/** The time; with the day, unless that is today. */
+function at(time) {
+  const date = new Date(time);
+  const isToday = date.toDateString() === new Date().toDateString();
+  return isToday ? date.toLocaleTimeString() : date.toLocaleString();
 }
 
 /** The order that the line with `cancel` is about. */
 let newest = "ID";
 
+/** The orders, the newest first, and the stock. */
+async function list() {
+  const mine = following;
+  const { orders } = await get("/orders");
+  if (mine !== following) return;
+  const known = new Set([...byId("orders").rows].map((row) => row.dataset.id));
+  const rows = orders.map((placed) => {
+    const placedRow = row(placed.sku, placed.quantity, at(placed.created_at), placed.id);
+    placedRow.dataset.id = placed.id;
+    if (placed.cancelled_at) placedRow.cells[0].append(" ", tag("cancelled"));
+    placedRow.classList.toggle("fresh", mine.hasList && !known.has(placed.id));
+    return placedRow;
+  });
+  byId("orders").replaceChildren(...rows);
+  byId("no-orders").hidden = orders.length > 0;
+  byId("count").textContent = orders.length ? `${orders.length}` : "";
+  mine.hasList = true;
+  newest = orders.find((placed) => !placed.cancelled_at)?.id ?? "ID";
+  describe();
+  await listStock();
+}
+
 /** The stock. It changes after an order was answered, by whoever reacts. */
 async function listStock() {
-  const headers = { Authorization: `Bearer ${field("user").value}` };
-  const { stock } = await (await fetch("/stock", { headers })).json();
-  const rows = stock.map((article) => {
-    const row = document.createElement("tr");
-    for (const value of [article.sku, article.on_hand, article.reserved, article.back_ordered]) {
-      row.insertCell().textContent = value;
-    }
-    [...row.cells].slice(1).forEach((cell) => (cell.className = "number"));
-    return row;
-  });
+  const { stock } = await get("/stock");
+  const rows = stock.map((article) => row(article.sku, article.on_hand, article.reserved, article.back_ordered));
   byId("stock").replaceChildren(...rows);
+}
+
+/** How many of the things that were heard are shown. */
+const HEARD_MAX = 100;
+
+/** How long the page waits before it tries again what did not work. */
+const AGAIN_MS = 1000;
+
+/**
+ * Whom the page follows, and how far it has come: `EventSource` knows the place too, but forgets it when it gives up. Another
+ * customer is another object, so that what comes late for the one before is known for what it is.
+ */
+let following;
+
+/** Hears what becomes of the customer's orders, from now on. */
+function follow() {
+  following?.source?.close();
+  following = { user: field("user").value, place: "", heard: 0, hasList: false, source: undefined };
+  byId("heard").replaceChildren();
+  byId("heard-count").textContent = 0;
+  connect(following);
+}
+
+/**
+ * Connects, from the place where it was. What is heard is a reason to look again; the list itself comes from where it always
+ * comes from. A page cannot send a header with this, so the shop keeps the token in a cookie.
+ */
+async function connect(mine) {
+  const headers = { Authorization: `Bearer ${mine.user}` };
+  const session = await fetch("/session", { method: "POST", headers }).catch(() => undefined);
+  // Meanwhile somebody may have chosen another customer.
+  if (mine !== following) return;
+  if (!session?.ok) return comeBack(mine);
+  const parameters = new URLSearchParams({ last_event_id: mine.place });
+  const source = new EventSource(`/events/${mine.user}?${parameters}`);
+  mine.source = source;
+  const on = (type, then) =>
+    source.addEventListener(type, (event) => {
+      mine.place = event.lastEventId;
+      then(event);
+      look();
+    });
+  // From here on everything is heard: whatever was before is fetched now.
+  on("ready", () => showLive(true));
+  on("resync", () => note("missed too much to be told: everything was fetched anew"));
+  on("message", (event) => hear(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    showLive(false);
+    // It comes back by itself, unless it was refused.
+    if (source.readyState === EventSource.CLOSED) comeBack(mine);
+  });
+}
+
+function comeBack(mine) {
+  showLive(false);
+  setTimeout(() => mine === following && connect(mine), AGAIN_MS);
+}
+
+/** Whether the page is connected; nobody knows before the first time. */
+let isLive;
+
+function showLive(isNowLive) {
+  if (isLive === isNowLive) return;
+  if (isLive !== undefined) note(isNowLive ? "back, from where it was" : "connection lost");
+  isLive = isNowLive;
+  byId("live").textContent = isLive ? "live" : "reconnecting…";
+  byId("live").className = `live ${isLive ? "good" : "warn"}`;
+  if (isLive && byId("verdict").textContent === GONE) say("verdict", BACK, "good");
+}
+
+/** A line in what was heard, the newest on top. */
+function note(words, time = Date.now()) {
+  const item = document.createElement("li");
+  item.textContent = `${at(time)} ${words}`;
+  byId("heard").prepend(item);
+  while (byId("heard").children.length > HEARD_MAX) byId("heard").lastChild.remove();
+  return item;
+}
+
+function hear(entry) {
+  const order = entry.data.order_id ? ` of order ${entry.data.order_id}` : "";
+  const item = note(`${entry.type}${order}`, entry.time);
+  item.dataset.id = entry.id;
+  following.heard += 1;
+  item.value = following.heard;
+  byId("heard-count").textContent = following.heard;
+}
+
+/** Looks again, once for all that comes while it looks. What could not be seen is looked for again, as long as somebody tells. */
+let isLooking = false;
+let isStale = false;
+async function look() {
+  isStale = true;
+  if (isLooking) return;
+  isLooking = true;
+  while (isStale) {
+    isStale = false;
+    try {
+      await list();
+    } catch {
+      await new Promise((done) => setTimeout(done, AGAIN_MS));
+      isStale ||= isLive;
+    }
+  }
+  isLooking = false;
 }
 
 /** Keeps the curl lines true to the form. Single quotes are closed and escaped, as a shell wants it. */
@@ -159,6 +278,7 @@ function describe() {
   byId("curl-order").textContent = line(key, body());
   byId("curl-other").textContent = line(key, body(Number(field("quantity").value) + 1));
   byId("curl-list").textContent = `curl -s ${location.origin}/orders -H ${user}`;
+  byId("curl-events").textContent = `curl -N ${location.origin}/events -H ${user}`;
   byId("curl-stock").textContent = `curl -s ${location.origin}/stock -H ${user}`;
   byId("curl-cancel").textContent =
     `curl -i -X POST ${location.origin}/orders/${newest}/cancel -H ${user} -H ${quote(`Idempotency-Key: cancel-${newest}`)}`;
@@ -190,7 +310,9 @@ function prepareCrash(crash) {
     const answer = await send(wish, key);
     show("retried", "Answer to the retry", answer);
     const { id } = JSON.parse(text(answer));
-    const count = (await list()).filter((placed) => placed.id === id).length;
+    const { orders } = await get("/orders");
+    const count = orders.filter((placed) => placed.id === id).length;
+    look();
     const how = answer.isReplayed ? "it had been placed before the crash" : "the crash had left nothing behind";
     if (answer.isGood) say("aftermath", `There is ${count} order for this key: ${how}.`, "good");
     else say("aftermath", REFUSED, "warn");
@@ -210,11 +332,11 @@ order.addEventListener("submit", (event) => {
 byId("other").addEventListener("click", () => order.reportValidity() && run(order, "verdict", sendOther));
 byId("renew").addEventListener("click", renew);
 order.addEventListener("input", describe);
-field("user").addEventListener("change", () => run(order, "verdict", list));
+field("user").addEventListener("change", follow);
 if (byId("crash")) prepareCrash(byId("crash"));
 
 renew();
 say("verdict", "Nothing sent yet.");
-run(order, "verdict", list);
-// A shop that is away will be back; the next look finds it.
-setInterval(() => document.hidden || listStock().catch(() => {}), 2000);
+follow();
+// Nobody is told when a reaction is done.
+setInterval(() => isLive && !document.hidden && listStock().catch(() => {}), 2000);

@@ -14,6 +14,7 @@ mod postgres;
 mod outside;
 mod process;
 mod http;
+mod browser;
 
 use std::time::Duration;
 

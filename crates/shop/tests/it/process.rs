@@ -6,8 +6,13 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
+use uuid::Uuid;
+
 use crate::http::{Request, Response};
 use crate::{PATIENCE, eventually};
+
+/// Any free port.
+const ANYWHERE: &str = "127.0.0.1:0";
 
 /// A shop that serves.
 pub(crate) struct Shop {
@@ -29,28 +34,35 @@ impl Shop {
     pub(crate) async fn start(url: &str, flags: &[&str]) -> Self {
         let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
         shop.arg("serve").args(flags).env("DATABASE_URL", url);
-        Self::spawn(shop).await
+        Self::spawn(shop, ANYWHERE).await
+    }
+
+    /// Starts it at this address, where one may have been before.
+    pub(crate) async fn start_at(address: &str, url: &str) -> Self {
+        let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
+        shop.arg("serve").env("DATABASE_URL", url);
+        Self::spawn(shop, address).await
     }
 
     /// Starts the outside world, on a ledger.
     pub(crate) async fn outside(ledger: &str) -> Self {
         let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
         shop.args(["outside", "--ledger", ledger]);
-        Self::spawn(shop).await
+        Self::spawn(shop, ANYWHERE).await
     }
 
     /// Starts a worker on a port of its own and waits until it is there.
     pub(crate) async fn worker(url: &str, flags: &[&str]) -> Self {
-        Self::spawn(worker(url, flags)).await
+        Self::spawn(worker(url, flags), ANYWHERE).await
     }
 
     /// Starts a worker that may not live long enough to say where it is.
     pub(crate) fn doomed_worker(url: &str, flags: &[&str]) -> Self {
-        Self::launch(worker(url, flags))
+        Self::launch(worker(url, flags), ANYWHERE)
     }
 
-    async fn spawn(shop: Command) -> Self {
-        let mut shop = Self::launch(shop);
+    async fn spawn(shop: Command, address: &str) -> Self {
+        let mut shop = Self::launch(shop, address);
         eventually("the address is printed", async || {
             assert!(shop.is_alive(), "the shop did not open: {}", shop.said());
             let said = shop.said();
@@ -63,9 +75,9 @@ impl Shop {
         shop
     }
 
-    fn launch(mut shop: Command) -> Self {
+    fn launch(mut shop: Command, address: &str) -> Self {
         let mut child = shop
-            .args(["--listen", "127.0.0.1:0"])
+            .args(["--listen", address])
             .env_remove("RUST_LOG")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -115,6 +127,10 @@ impl Shop {
         assert_eq!(self.request("POST", "/lab/release").send().await.status, 200);
     }
 
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -159,6 +175,14 @@ impl Shop {
             .unwrap()
             .unwrap()
     }
+}
+
+/// An address that stays free while its shop is dead. Ports from 32768 on do not: the system hands them to whoever connects to
+/// anything, and many tests do.
+pub(crate) fn lasting_address() -> String {
+    let addresses = std::iter::repeat_with(|| format!("127.0.0.1:{}", 10_000 + Uuid::now_v7().as_u128() % 20_000));
+    let is_free = |address: &String| std::net::TcpListener::bind(address).is_ok();
+    addresses.take(100).find(is_free).expect("a free port")
 }
 
 fn worker(url: &str, flags: &[&str]) -> Command {

@@ -19,6 +19,10 @@ mod processes;
 mod reactions;
 #[path = "suite/dispatchers.rs"]
 mod dispatchers;
+#[path = "suite/foreign.rs"]
+mod foreign;
+#[path = "suite/webdriver.rs"]
+mod webdriver;
 
 /// The table of the stored answers.
 const KEYS: &str = "steadfast_keys";

@@ -187,6 +187,8 @@ async fn a_name_that_is_not_there_is_an_error_with_the_nearest_one() {
     );
     let said = shop.call("dead requeue --reason x --yes").run().await;
     said.refused(2, "it is not said which deliveries", "--all");
+    let said = shop.call("dead requeue --all --edited - --reason x --yes").run().await;
+    said.refused(2, "--edited is for one delivery", "dead requeue ID");
     let said = shop.call("outbox show xyz").run().await;
     said.refused(2, "\"xyz\" is not the id of a message", "hexadecimal digits");
     assert_eq!(
@@ -346,7 +348,7 @@ async fn targets_are_listed_paused_and_resumed_and_why_says_so() {
         "{why}"
     );
     assert!(
-        why.contains("  do: `steadfast targets resume stock.reserve`\n"),
+        why.contains("  do: `steadfast targets resume stock.reserve --reason WHY`\n"),
         "{why}"
     );
     let object = shop.call(&format!("why {id} --json")).run().await.ok();

@@ -5,24 +5,35 @@ use steadfast::Steadfast;
 use super::{Database, Db};
 use crate::process::{Call, Said};
 
+/// The migrations, in order.
+const MIGRATIONS: [&str; 8] = [
+    "keys",
+    "audit",
+    "claim",
+    "purge",
+    "breakers",
+    "queue",
+    "operations",
+    "streams",
+];
+
+/// The same with their versions.
+fn migrations() -> impl Iterator<Item = (usize, &'static str)> {
+    MIGRATIONS
+        .into_iter()
+        .enumerate()
+        .map(|(place, name)| (place + 1, name))
+}
+
 #[tokio::test]
 async fn migrating_makes_the_tables_once_and_says_what_ran() {
     let database = Database::fresh().await;
     let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
     let status = call("migrate status --json").run().await.ok();
-    let names = [
-        (1, "keys"),
-        (2, "audit"),
-        (3, "claim"),
-        (4, "purge"),
-        (5, "breakers"),
-        (6, "queue"),
-        (7, "operations"),
-    ];
-    let missing = names.map(|(version, name)| {
+    let missing = migrations().map(|(version, name)| {
         format!("{{\"version\":{version},\"name\":\"{name}\",\"applied_at\":null,\"known\":true}}\n")
     });
-    assert_eq!(status, missing.concat());
+    assert_eq!(status, missing.collect::<String>());
     assert!(
         call("migrate status")
             .run()
@@ -31,10 +42,8 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .contains("1        keys        missing\n")
     );
     let ran = call("migrate up").run().await.ok();
-    assert_eq!(
-        ran,
-        "ran 1 keys\nran 2 audit\nran 3 claim\nran 4 purge\nran 5 breakers\nran 6 queue\nran 7 operations\n"
-    );
+    let all = migrations().map(|(version, name)| format!("ran {version} {name}\n"));
+    assert_eq!(ran, all.collect::<String>());
     let again = call("migrate up").run().await;
     assert_eq!((again.exit, &*again.out), (0, ""));
     assert_eq!(again.err, "nothing to do: the tables are up to date\n");
@@ -47,7 +56,10 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .is_ok()
     );
     let status = call("migrate status --json").run().await.ok();
-    assert!(status.lines().count() == 7 && !status.contains("null"), "{status}");
+    assert!(
+        status.lines().count() == MIGRATIONS.len() && !status.contains("null"),
+        "{status}"
+    );
 }
 
 #[tokio::test]
@@ -70,13 +82,17 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
     );
     call("migrate up").run().await.ok();
     let migrations = Database::table("migrations");
+    let newest = MIGRATIONS.len();
     database
-        .run(&format!("DELETE FROM {migrations} WHERE version = 7"))
+        .run(&format!("DELETE FROM {migrations} WHERE version = {newest}"))
         .await;
     let said = call("keys list").run().await;
     said.refused(
         1,
-        "error[SF301]: the tables of steadfast have version 6, this program needs 7",
+        &format!(
+            "error[SF301]: the tables of steadfast have version {}, this program needs {newest}",
+            newest - 1
+        ),
         "run `steadfast migrate up --database-url",
     );
     database
@@ -86,7 +102,7 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
         let said = call(line).run().await;
         said.refused(
             1,
-            "error[SF301]: the tables of steadfast have version 99, this program knows 7",
+            &format!("error[SF301]: the tables of steadfast have version 99, this program knows {newest}"),
             "run the newer version",
         );
     }

@@ -1,0 +1,29 @@
+"""What the consumers share: every message is a valid CloudEvent, or the consumer ends with an error."""
+
+import json
+
+# The SDK makes up an id, a time and a version where a message has none. None of ours may need that.
+ATTRIBUTES = ["id", "source", "specversion", "time", "type"]
+
+
+def tell(event, attributes, own_id):
+    """Tells the test of an event that the SDK of CloudEvents has read, as a line of JSON.
+
+    `attributes` are the names that the message really had, `own_id` is what its protocol calls it.
+    """
+    missing = [name for name in ATTRIBUTES if name not in attributes]
+    assert not missing, f"{own_id} has no {missing}"
+    assert event.get_id() == own_id, f"{own_id} says that it is {event.get_id()}"
+    assert event.get_datacontenttype() == "application/json", event.get_datacontenttype()
+    seen = {
+        "id": event.get_id(),
+        "source": event.get_source(),
+        "type": event.get_type(),
+        "data": event.get_data(),
+    }
+    print(json.dumps(seen), flush=True)
+
+
+def names(headers, prefix):
+    """The attributes among the headers of a message. HTTP lets whoever sends them write them in capitals."""
+    return [name[len(prefix):].lower() for name in headers if name.lower().startswith(prefix.lower())]
