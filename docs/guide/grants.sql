@@ -10,3 +10,5 @@ GRANT USAGE ON SEQUENCE steadfast.numbers TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.messages, steadfast.queue, steadfast.history, steadfast.failures,
     steadfast.kinds, steadfast.targets TO my_service;
 GRANT SELECT, INSERT, UPDATE ON steadfast.operations TO my_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.streams TO my_service;
+GRANT SELECT, INSERT, DELETE ON steadfast.entries TO my_service;

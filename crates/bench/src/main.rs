@@ -24,10 +24,12 @@ use std::thread::available_parallelism;
 use std::{env, fs};
 
 use clap::Parser;
+use tokio::runtime::Runtime;
 
 use error::{Context, Error, Result};
 use measure::{Pace, Series};
 use options::{Bench, Database, DatabaseOptions, Options, SeriesOptions};
+use outbox::push::node;
 use progress::Progress;
 use report::Figure;
 
@@ -43,10 +45,8 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(&cli.bench) {
-        Ok(figures) if cli.bench.options().strict && !figures.iter().all(Figure::is_fine) => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
+    match run() {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -54,14 +54,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(bench: &Bench) -> Result<Vec<Figure>> {
+fn run() -> Result<ExitCode> {
+    let runtime = start_runtime()?;
+    if let Ok(url) = env::var(node::URL_VARIABLE) {
+        // We have been started by ourselves.
+        runtime.block_on(node::serve(&url))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bench = Cli::parse().bench;
+    let figures = runtime.block_on(measure_all(&bench))?;
+    let is_fine = !bench.options().strict || figures.iter().all(Figure::is_fine);
+    Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn start_runtime() -> Result<Runtime> {
     let cores = available_parallelism().context("counting the processors")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.get())
         .enable_all()
         .build()
-        .context("starting the runtime")?;
-    runtime.block_on(measure_all(bench))
+        .context("starting the runtime")
 }
 
 async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {

@@ -54,6 +54,8 @@ pub(crate) enum Aim {
     WalBytes { at_most: f64 },
     /// Its median call, in milliseconds.
     Median { at_most: f64 },
+    /// Statements that the database gets for each call, as a multiple of those of another case in the same series.
+    Statements { baseline: String, at_most: f64 },
 }
 
 /// Everything that is set up for a series: what each case does, the counters, and how it is taken down.
@@ -91,6 +93,8 @@ pub(crate) struct Called {
     /// How much of it was done before the slice was over; this makes the rate.
     pub(crate) in_time: usize,
     pub(crate) took: Duration,
+    /// What the case has counted itself, of all calls together.
+    pub(crate) used: Used,
 }
 
 /// How often and how long.
@@ -192,7 +196,7 @@ impl Case {
 
     fn baselines(&self) -> impl Iterator<Item = &String> {
         self.aims.iter().filter_map(|aim| match aim {
-            Aim::Ratio { baseline, .. } => Some(baseline),
+            Aim::Ratio { baseline, .. } | Aim::Statements { baseline, .. } => Some(baseline),
             Aim::Slowest { .. } | Aim::WalBytes { .. } | Aim::Median { .. } => None,
         })
     }
@@ -295,8 +299,9 @@ async fn run_slice(work: &Work, length: Duration, meter: &Meter) -> Result<Slice
         count,
         in_time,
         took,
+        used: counted,
     } = ready.await?;
-    let used = meter.read().await?.since(&before).per(count);
+    let used = meter.read().await?.since(&before).or(counted).per(count);
     latencies.sort_unstable();
     Ok(Slice {
         per_second: in_time as f64 / took.as_secs_f64(),

@@ -1,7 +1,7 @@
 //! What else a slice used up: bytes of write-ahead log, and time of the processors.
 //!
-//! The log is exact as long as nobody else writes to the server. Processor time is that of our own threads and of all
-//! processes of PostgreSQL, as far as `/proc` tells; elsewhere than on Linux there is none.
+//! The log is exact as long as nobody else writes to the server. Processor time is that of our own threads, or those of the
+//! process that is measured, and of all processes of PostgreSQL, as far as `/proc` tells; elsewhere than on Linux there is none.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +15,17 @@ use crate::error::{Context, Result};
 pub(crate) struct Meter {
     /// A connection beside those that are measured.
     pub(crate) server: Option<PgPool>,
+    pub(crate) process: Process,
+}
+
+/// Whose time counts, beside that of the server.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Process {
+    #[default]
+    Ours,
+    Another(u32),
+    /// It would say nothing.
+    Nobodys,
 }
 
 /// What the counters showed.
@@ -30,6 +41,8 @@ pub(crate) struct Reading {
 pub(crate) struct Used {
     pub(crate) wal_bytes: Option<f64>,
     pub(crate) cpu_us: Option<f64>,
+    pub(crate) statements: Option<f64>,
+    pub(crate) memory_bytes: Option<f64>,
 }
 
 impl Meter {
@@ -47,7 +60,12 @@ impl Meter {
             let servers = pids.into_iter().filter(|pid| is_postgres(*pid));
             reading.cpu.extend(servers.filter_map(|pid| time_of(pid, pid)));
         }
-        reading.cpu.extend(own_threads());
+        let process = match self.process {
+            Process::Ours => Some(std::process::id()),
+            Process::Another(pid) => Some(pid),
+            Process::Nobodys => None,
+        };
+        reading.cpu.extend(process.into_iter().flat_map(threads_of));
         Ok(reading)
     }
 }
@@ -63,6 +81,7 @@ impl Reading {
         Used {
             wal_bytes: wal_bytes.map(|(now, earlier)| (now - earlier) as f64),
             cpu_us: (!self.cpu.is_empty()).then(|| nanoseconds.sum::<u64>() as f64 / 1e3),
+            ..Used::default()
         }
     }
 }
@@ -74,15 +93,30 @@ impl Used {
         Self {
             wal_bytes: self.wal_bytes.map(share),
             cpu_us: self.cpu_us.map(share),
+            statements: self.statements.map(share),
+            memory_bytes: self.memory_bytes.map(share),
+        }
+    }
+
+    /// What is not known here, from there.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            wal_bytes: self.wal_bytes.or(other.wal_bytes),
+            cpu_us: self.cpu_us.or(other.cpu_us),
+            statements: self.statements.or(other.statements),
+            memory_bytes: self.memory_bytes.or(other.memory_bytes),
         }
     }
 }
 
-fn own_threads() -> impl Iterator<Item = (i32, u64)> {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads.filter_map(|entry| {
+fn threads_of(process: u32) -> impl Iterator<Item = (i32, u64)> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    threads.filter_map(move |entry| {
         let thread = entry.file_name().to_str()?.parse().ok()?;
-        time_of(i32::try_from(std::process::id()).ok()?, thread)
+        time_of(i32::try_from(process).ok()?, thread)
     })
 }
 

@@ -100,6 +100,10 @@ pub(crate) struct OutboxOptions {
     /// Deliveries that have been finished there [default: 1000000; 100000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     finished: Option<u32>,
+
+    /// Live clients that follow one node where there are many
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    subscribers: u32,
 }
 
 impl OutboxOptions {
@@ -113,6 +117,10 @@ impl OutboxOptions {
 
     pub(crate) fn finished(&self) -> u32 {
         self.finished.unwrap_or(self.by_default(1_000_000, 100_000))
+    }
+
+    pub(crate) fn subscribers(&self) -> u32 {
+        self.subscribers
     }
 
     fn by_default(&self, many: u32, few: u32) -> u32 {

@@ -30,6 +30,10 @@ pub(crate) struct Figure {
     wal_bytes: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    statements: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<f64>,
     rounds: usize,
 }
 
@@ -81,6 +85,8 @@ impl Figure {
             ratio_spread: None,
             wal_bytes: known(|slice| slice.used.wal_bytes),
             cpu_us: known(|slice| slice.used.cpu_us),
+            statements: known(|slice| slice.used.statements),
+            memory_bytes: known(|slice| slice.used.memory_bytes),
             rounds: slices.len(),
         }
     }
@@ -88,10 +94,10 @@ impl Figure {
     fn aimed(mut self, aim: &Aim, measurement: &Measurement, all: &[Measurement]) -> Self {
         match aim {
             Aim::Ratio { baseline, goal } => {
-                let other = all.iter().find(|other| other.case.name == *baseline);
-                let others = other.map_or(&[][..], |other| &other.slices);
+                let others = slices_of(all, baseline);
                 self.baseline = Some(baseline.clone());
-                self.set_ratio(Spread::of(ratios(&measurement.slices, others)));
+                let ratios = ratios(&measurement.slices, others, |slice| Some(slice.per_second));
+                self.set_ratio(Spread::of(ratios));
                 self.hold(self.ratio, *goal);
             }
             Aim::Slowest { at_most } => {
@@ -110,6 +116,15 @@ impl Figure {
                 self.case.push_str(" p50_ms");
                 self.at_most = true;
                 self.hold(Some(self.p50_ms), Some(*at_most));
+            }
+            Aim::Statements { baseline, at_most } => {
+                let others = slices_of(all, baseline);
+                self.baseline = Some(baseline.clone());
+                self.at_most = true;
+                self.set_ratio(Spread::of(ratios(&measurement.slices, others, |slice| {
+                    slice.used.statements
+                })));
+                self.hold(self.ratio, Some(*at_most));
             }
         }
         self
@@ -161,6 +176,12 @@ impl Figure {
             format!("{:.2}", self.p99_ms),
             optional(self.wal_bytes),
             optional(self.cpu_us),
+            self.statements
+                .map(|statements| format!("{statements:.1}"))
+                .unwrap_or_default(),
+            self.memory_bytes
+                .map(|bytes| format!("{:.1}", bytes / 1024.0))
+                .unwrap_or_default(),
             self.baseline.clone().unwrap_or_default(),
             self.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
             spread.unwrap_or_default(),
@@ -171,7 +192,7 @@ impl Figure {
 }
 
 /// The columns, and whether they hold numbers and are aligned to the right.
-const COLUMNS: [(&str, bool); 12] = [
+const COLUMNS: [(&str, bool); 14] = [
     ("database", false),
     ("case", false),
     ("per second", true),
@@ -179,6 +200,8 @@ const COLUMNS: [(&str, bool); 12] = [
     ("p99 ms", true),
     ("WAL bytes", true),
     ("CPU µs", true),
+    ("statements", true),
+    ("memory KiB", true),
     ("against", false),
     ("ratio", true),
     ("quartiles", false),
@@ -186,14 +209,16 @@ const COLUMNS: [(&str, bool); 12] = [
     ("holds", false),
 ];
 
-/// The figures for people.
+/// The figures for people. A column that none of them fills is left out.
 pub(crate) fn table(figures: &[Figure]) -> String {
     let header = COLUMNS.map(|(name, _)| name.to_owned());
     let rows: Vec<_> = [header].into_iter().chain(figures.iter().map(Figure::row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let is_filled = |column: &usize| rows.iter().skip(1).any(|row| !row[*column].is_empty());
+    let columns: Vec<_> = (0..COLUMNS.len()).filter(is_filled).collect();
     let line = |row: &[String; COLUMNS.len()]| {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let width = width(column);
+        let cells = columns.iter().map(|&column| {
+            let (cell, width) = (&row[column], width(column));
             match COLUMNS[column] {
                 (_, true) => format!("{cell:>width$}"),
                 (_, false) => format!("{cell:width$}"),
@@ -204,11 +229,17 @@ pub(crate) fn table(figures: &[Figure]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// The rates of one case as multiples of those of another, round by round.
-fn ratios(slices: &[Slice], baselines: &[Slice]) -> impl Iterator<Item = f64> {
+fn slices_of<'m>(all: &'m [Measurement], case: &str) -> &'m [Slice] {
+    let found = all.iter().find(|other| other.case.name == case);
+    found.map_or(&[][..], |found| &found.slices)
+}
+
+/// A number of one case as multiples of that of another, round by round.
+fn ratios(slices: &[Slice], baselines: &[Slice], of: fn(&Slice) -> Option<f64>) -> impl Iterator<Item = f64> {
     let rounds = slices.iter().zip(baselines);
-    let comparable = rounds.filter(|(_, baseline)| baseline.per_second > 0.0);
-    comparable.map(|(slice, baseline)| slice.per_second / baseline.per_second)
+    let known = rounds.filter_map(move |(slice, baseline)| Some((of(slice)?, of(baseline)?)));
+    let comparable = known.filter(|(_, baseline)| *baseline > 0.0);
+    comparable.map(|(slice, baseline)| slice / baseline)
 }
 
 fn rounded(number: f64, digits: i32) -> f64 {
@@ -237,7 +268,8 @@ mod tests {
             max_us: 12_000,
             used: Used {
                 wal_bytes: Some(780.04),
-                cpu_us: None,
+                statements: Some(per_second / 100.0),
+                ..Used::default()
             },
         };
         Measurement {
@@ -277,7 +309,7 @@ mod tests {
                 .to_owned()
                 + r#""baseline":"bare","ratio":0.5,"goal":0.7,"holds":false,"#
                 + r#""ratio_min":0.5,"ratio_quartile_1":0.5,"ratio_quartile_3":0.5,"ratio_max":0.5,"#
-                + r#""wal_bytes":780.0,"rounds":1}"#
+                + r#""wal_bytes":780.0,"statements":1.0,"rounds":1}"#
         );
         assert_eq!(lines[0].holds, None);
         assert!(lines[0].is_fine() && !lines[1].is_fine());
@@ -295,6 +327,21 @@ mod tests {
         assert_eq!(form(&figures[1]), json!(["command slowest caller", true, 10.0, false]));
         assert_eq!(figures[1]["ratio"], 12.0);
         assert_eq!(form(&figures[2]), json!(["command p50_ms", true, 3.0, true]));
+    }
+
+    #[test]
+    fn statements_are_compared_within_a_round() {
+        let no_more = Aim::Statements {
+            baseline: "one".to_owned(),
+            at_most: 1.1,
+        };
+        let one = measurement(Case::new("one"), &[100.0, 400.0]);
+        let figures = figures(&[one, measurement(Case::new("many").aiming(no_more), &[105.0, 420.0])]);
+        assert_eq!(figures[1]["ratio"], 1.05);
+        assert_eq!(
+            (&figures[1]["at_most"], &figures[1]["holds"]),
+            (&json!(true), &json!(true))
+        );
     }
 
     #[test]
@@ -316,5 +363,6 @@ mod tests {
         assert!(lines[0].starts_with("database  case     per second"), "{table}");
         assert!(lines[1].starts_with("postgres  bare          12346"), "{table}");
         assert!(lines[2].ends_with("0.80  0.80..0.80  ≥ 0.7  ✓"), "{table}");
+        assert!(!table.contains("memory"), "nobody has measured it: {table}");
     }
 }

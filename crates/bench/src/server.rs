@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::disk;
 use crate::error::{Context, Result};
 use crate::measure::CALLERS;
-use crate::meter::Meter;
+use crate::meter::{Meter, Process};
 
 /// Settings without which a commit is not durable, and cheaper than it should be.
 const DURABLE: &str = "
@@ -73,6 +73,7 @@ impl Server {
     pub(crate) fn meter(&self) -> Meter {
         Meter {
             server: Some(self.control.clone()),
+            process: Process::Ours,
         }
     }
 

@@ -3,10 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use steadfast::testing::WorkPoint;
 use steadfast::testing::proxy::{Fault, Proxy};
 use tokio::time::sleep;
 
+use crate::broker::Broker;
 use crate::error::Result;
+use crate::options::Kind;
 use crate::random::Random;
 use crate::scene::{LOOK_AGAIN, SHOPS, Scene};
 use crate::shop::{Order, Shop};
@@ -20,8 +23,11 @@ pub(crate) const DOOMS: [&str; 5] = [
     "kill=after_commit",
 ];
 
-/// How long a command has to kill its shop, before that is done from outside.
+/// How long a command or a delivery has to kill its process, before that is done from outside.
 const DOOM_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often what takes the place of a killed process is doomed, too.
+const DOOMED: f64 = 0.7;
 
 /// What can happen to a COMMIT. A swallowed reply holds its connection for ten seconds, so it is rarer.
 const CUTS: [Fault; 9] = [
@@ -41,6 +47,10 @@ const KILLS_PER_RESTART: u64 = 20;
 const KILLS_PER_CONNECTION_CUT: u64 = 5;
 const KILLS_PER_BLACK_HOLE: u64 = 10;
 
+/// How long brokers are spared when the shops have opened and their queues are new: RabbitMQ writes down a moment later under which
+/// name it has the log of a replicated queue, and one that is killed before never finds the queue's leader again.
+const BROKERS_SETTLE: Duration = Duration::from_secs(5);
+
 const BLACK_HOLE_LEAST: Duration = Duration::from_millis(50);
 const BLACK_HOLE_MOST: Duration = Duration::from_millis(800);
 
@@ -48,7 +58,14 @@ const BLACK_HOLE_MOST: Duration = Duration::from_millis(800);
 pub(crate) async fn happen(scene: &Scene) -> Result<()> {
     let amounts = scene.amounts;
     tokio::try_join!(
-        kill(scene, Random::new(scene.seed, 1)),
+        async {
+            let random = Random::new(scene.seed, 1);
+            match scene.kind {
+                Kind::Command => kill(scene, random).await,
+                Kind::Outbox => kill_dispatchers(scene, random).await,
+            }
+        },
+        kill_brokers(scene, Random::new(scene.seed, 6)),
         crash(scene, Random::new(scene.seed, 2)),
         cut_commits(scene),
         restart(scene, Random::new(scene.seed, 3)),
@@ -61,8 +78,66 @@ pub(crate) async fn happen(scene: &Scene) -> Result<()> {
             Ok(())
         }
     )?;
-    for shop in &scene.shops {
-        shop.until_open().await?;
+    for process in scene.processes() {
+        process.until_open().await?;
+    }
+    Ok(())
+}
+
+/// The lab's faults that kill a process when it sends to a broker, for ever: every point of a delivery with every broker, and
+/// neighbours differ in both, for there are four of one and three of the other.
+fn delivery_dooms() -> impl Iterator<Item = String> {
+    let points = WorkPoint::ALL.into_iter().map(WorkPoint::as_str).cycle();
+    let brokers = Broker::ALL.into_iter().map(Broker::target).cycle();
+    points
+        .zip(brokers)
+        .map(|(point, target)| format!("{target}:kill={point}"))
+}
+
+/// Kills those who deliver, from outside at any moment. What takes the place of some is killed by a delivery, at one of its
+/// points.
+async fn kill_dispatchers(scene: &Scene, mut random: Random) -> Result<()> {
+    let amount = scene.amounts.kills;
+    let processes: Vec<_> = scene.processes().collect();
+    let mut dooms = delivery_dooms();
+    while scene.kills() < amount {
+        let before = scene.kills();
+        scene.until_due(before, amount, &mut random).await;
+        let process = random.pick(&processes);
+        process.until_open().await?;
+        let doom = random.chance(DOOMED).then(|| dooms.next()).flatten();
+        let is_doomed = doom.is_some();
+        if let Some(doom) = doom {
+            scene
+                .recorder
+                .accident(format!("the next {} dies by {doom}", process.name()));
+            process.set_fault(doom);
+        }
+        scene.recorder.accident(format!("kill -9 {}", process.name()));
+        process.order(Order::Kill);
+        wait_for_kill(scene, before).await;
+        if is_doomed {
+            process.until_open().await?;
+            wait_for_kill(scene, before + 1).await;
+        }
+    }
+    Ok(())
+}
+
+/// Kills brokers, each in its turn.
+async fn kill_brokers(scene: &Scene, mut random: Random) -> Result<()> {
+    let amount = scene.amounts.broker_kills;
+    let mut turns = scene.brokers.iter().zip(&scene.tally.broker_kills).cycle();
+    sleep(BROKERS_SETTLE).await;
+    for number in 0..amount {
+        let Some(((_, broker), kills)) = turns.next() else {
+            return Ok(());
+        };
+        scene.until_due(number, amount, &mut random).await;
+        scene.recorder.accident(format!("kill -9 {}", broker.name));
+        broker.crash().await?;
+        scene.recorder.accident(format!("{} is back", broker.name));
+        kills.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
 }

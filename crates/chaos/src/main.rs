@@ -1,9 +1,12 @@
 //! Proof by violence: two shops on one database, clients that retry, and accidents. Called as `cargo xtask chaos`.
 //!
 //! [`scene`] is what everybody shares. [`client`]s ask and write down what they hear ([`history`]), while [`accidents`]
-//! happen to the [`shop`]s, to their [`server`], and to the wires between them (`steadfast::testing::proxy`). Then all is
+//! happen to the [`shop`]s, to their [`server`]s, and to the wires between them (`steadfast::testing::proxy`). Then all is
 //! made whole, the clients come to their ends, and [`check`] judges the history by a [`snapshot`] of the database. The
 //! [`witness`]es say what really occurred.
+//!
+//! In a run that is about the outbox every event goes to three [`broker`]s, which are killed as well, and [`sent`] judges what is
+//! there in the end.
 
 mod options;
 mod scene;
@@ -12,9 +15,11 @@ mod http;
 mod accidents;
 mod shop;
 mod server;
+mod broker;
 mod history;
 mod snapshot;
 mod check;
+mod sent;
 mod witness;
 mod progress;
 mod random;
@@ -34,19 +39,17 @@ use tokio::task::JoinSet;
 
 use client::Client;
 use error::{Context, Result};
-use options::{Chaos, Options};
+use options::{Chaos, Run};
 use scene::{LOOK_AGAIN, Place, Scene};
 use shop::{Order, Orders};
 use snapshot::Snapshot;
 
-/// The server to crash. Whoever sets this starts it again when it ends.
-const URL_VARIABLE: &str = "CHAOS_DATABASE_URL";
-
 /// The shop's binary.
 const SHOP_VARIABLE: &str = "CHAOS_SHOP";
 
-/// How long deliveries may take when everything works again: a lease of the lab, the longest pause of a policy, and a backlog.
-const DELIVERED_WITHIN: Duration = Duration::from_secs(60);
+/// How long deliveries may take when everything works again: a lease of the lab, the longest pause of a policy or of a sink whose
+/// broker was away, and a backlog.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Proof by violence: real processes, real accidents, and a checker that judges
 #[derive(Parser)]
@@ -59,23 +62,22 @@ struct Cli {
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
-    let ended = run(cli.chaos.options()).await;
+    let ended = run(&cli.chaos.run()).await;
     ended.unwrap_or_else(|error| {
         eprintln!("error: {error}");
         ExitCode::FAILURE
     })
 }
 
-async fn run(options: &Options) -> Result<ExitCode> {
+async fn run(run: &Run) -> Result<ExitCode> {
     let shop_binary = env::var_os(SHOP_VARIABLE).map(PathBuf::from);
     let directory = tempfile::Builder::new().prefix("steadfast-chaos-").tempdir();
     let directory = directory.context("making a temporary directory")?;
     let place = Place {
         shop_binary: &shop_binary.ok_or("there is no shop: run it as cargo xtask chaos")?,
         directory: directory.path(),
-        server_url: env::var(URL_VARIABLE).ok(),
     };
-    let ended = break_and_judge(options, &place).await;
+    let ended = break_and_judge(run, &place).await;
     if !matches!(ended, Ok(ExitCode::SUCCESS)) {
         // The evidence stays.
         eprintln!("history, logs and database are in {}", directory.keep().display());
@@ -83,12 +85,12 @@ async fn run(options: &Options) -> Result<ExitCode> {
     ended
 }
 
-async fn break_and_judge(options: &Options, place: &Place<'_>) -> Result<ExitCode> {
-    let (scene, orders) = Scene::set(options, place).await?;
+async fn break_and_judge(run: &Run, place: &Place<'_>) -> Result<ExitCode> {
+    let (scene, orders) = Scene::set(run, place).await?;
     let scene = Arc::new(scene);
     eprintln!("{}: {:?}, --seed {}", scene.database.name(), scene.amounts, scene.seed);
     let acted = tokio::select! {
-        acted = act(&scene, options.clients) => acted,
+        acted = act(&scene, run.clients) => acted,
         Err(stuck) = progress::show(&scene) => Err(stuck),
         Err(ended) = keep_shops(&scene, orders) => Err(ended),
     };
@@ -97,16 +99,21 @@ async fn break_and_judge(options: &Options, place: &Place<'_>) -> Result<ExitCod
     acted?;
     let snapshot = Snapshot::take(scene.database, &scene.database_url).await?;
     write_snapshot(&snapshot, place.directory)?;
+    let mut arrived = Vec::new();
+    for (broker, server) in &scene.brokers {
+        arrived.push((*broker, broker.arrived(server).await?));
+    }
 
-    let witnesses = witness::count(&scene, &history, &snapshot)?;
-    if options.json {
+    let witnesses = witness::count(&scene, &history, &snapshot, &arrived)?;
+    if run.json {
         for witness in &witnesses {
             println!("{}", witness::to_json(witness).context("writing a witness as JSON")?);
         }
     } else {
         print!("{}", witness::table(&witnesses));
     }
-    let violations = check::judge(&history, &snapshot);
+    let mut violations = check::judge(&history, &snapshot);
+    violations.extend(sent::judge(&snapshot.published, &arrived));
     if !violations.is_empty() {
         eprintln!("{}", check::describe(&violations, &history, &snapshot));
     }
@@ -131,8 +138,8 @@ async fn break_and_judge(options: &Options, place: &Place<'_>) -> Result<ExitCod
 
 /// Opens the shops, lets clients and accidents loose on them, and closes them when all is over.
 async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
-    for shop in &scene.shops {
-        shop.until_open().await?;
+    for process in scene.processes() {
+        process.until_open().await?;
     }
     let mut tasks: JoinSet<()> = (0..clients)
         .map(|number| Client::new(scene.clone(), number).run())
@@ -144,11 +151,11 @@ async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
     }
     until_delivered(scene).await?;
     // In order: what is still under way comes to its end before we look.
-    for shop in &scene.shops {
-        shop.order(Order::Close);
+    for process in scene.processes() {
+        process.order(Order::Close);
     }
-    for shop in &scene.shops {
-        shop.until_ended().await?;
+    for process in scene.processes() {
+        process.until_ended().await?;
     }
     Ok(())
 }
@@ -175,7 +182,10 @@ async fn keep_shops(scene: &Arc<Scene>, orders: Vec<Orders>) -> Result<()> {
     let mut tasks = JoinSet::new();
     for (number, orders) in orders.into_iter().enumerate() {
         let scene = scene.clone();
-        tasks.spawn(async move { scene.shops[number].keep(&scene.recorder, orders).await });
+        tasks.spawn(async move {
+            let process = scene.processes().nth(number).ok_or("orders for nobody")?;
+            process.keep(&scene.recorder, orders).await
+        });
     }
     while let Some(ended) = tasks.join_next().await {
         ended.context("keeping a shop")??;

@@ -6,12 +6,14 @@ use steadfast_terminal::Bar;
 use tokio::time::sleep;
 
 use crate::error::Result;
+use crate::options::Kind;
 use crate::scene::Scene;
 
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(15);
 
-/// How long no command at all may come to its end: much longer than any accident takes to pass.
+/// How long no command at all may come to its end: much longer than any accident takes to pass. When the accidents are over,
+/// others say how long the rest may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Shows how far the run is, until it is stuck; whoever calls this ends it otherwise.
@@ -29,7 +31,7 @@ pub(crate) async fn show(scene: &Scene) -> Result<()> {
         }
         if scene.finished() > last.0 {
             last = (scene.finished(), Instant::now());
-        } else if last.1.elapsed() > PATIENCE {
+        } else if !scene.is_calm() && last.1.elapsed() > PATIENCE {
             return Err(format!("no command has come to its end for {PATIENCE:?}").into());
         }
     }
@@ -41,11 +43,12 @@ pub(crate) fn clear() {
 }
 
 fn line(scene: &Scene, elapsed: Duration) -> String {
-    format!(
-        "{} commands, {} kills, {} cuts, {} s",
-        scene.finished(),
-        scene.kills(),
-        scene.cuts(),
-        elapsed.as_secs()
-    )
+    let (finished, kills, seconds) = (scene.finished(), scene.kills(), elapsed.as_secs());
+    match scene.kind {
+        Kind::Command => format!("{finished} commands, {kills} kills, {} cuts, {seconds} s", scene.cuts()),
+        Kind::Outbox => {
+            let brokers = scene.broker_kills();
+            format!("{finished} commands, {kills} kills, {brokers} of brokers, {seconds} s")
+        }
+    }
 }

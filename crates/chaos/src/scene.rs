@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use steadfast::testing::proxy::{Fired, Proxy};
 use tokio::time::sleep;
 
+use crate::broker::Broker;
 use crate::error::{Context, Result};
 use crate::history::Recorder;
-use crate::options::{Amounts, Database, Options};
+use crate::options::{Amounts, Database, Kind, Run};
 use crate::random::Random;
 use crate::server::Server;
-use crate::shop::{Orders, Shop};
+use crate::shop::{Orders, Role, Shop};
 
 /// How many shops there are. Two is what it takes to meet another process.
 pub(crate) const SHOPS: usize = 2;
@@ -30,18 +31,24 @@ pub(crate) struct Tally {
     pub(crate) crashes: AtomicU64,
     pub(crate) connection_cuts: AtomicU64,
     pub(crate) black_holes: AtomicU64,
+    /// Of each broker, in the order of [`Broker::ALL`].
+    pub(crate) broker_kills: [AtomicU64; Broker::ALL.len()],
 }
 
 pub(crate) struct Scene {
+    pub(crate) kind: Kind,
     pub(crate) seed: u64,
     pub(crate) amounts: Amounts,
     pub(crate) database: Database,
     /// Past the proxies.
     pub(crate) database_url: String,
     pub(crate) server: Option<Server>,
-    /// One for each shop; none where there is no server.
+    /// One for each shop; none where there is no server, or nobody cuts anything.
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) shops: Vec<Shop>,
+    /// Where every event goes, and who helps to send it; nobody in a run that is about commands.
+    pub(crate) brokers: Vec<(Broker, Server)>,
+    pub(crate) workers: Vec<Shop>,
     pub(crate) recorder: Recorder,
     pub(crate) tally: Tally,
     finished: AtomicU64,
@@ -55,43 +62,63 @@ pub(crate) struct Place<'a> {
     pub(crate) shop_binary: &'a Path,
     /// For the history, the logs, and the file of SQLite.
     pub(crate) directory: &'a Path,
-    pub(crate) server_url: Option<String>,
 }
 
 impl Scene {
-    pub(crate) async fn set(options: &Options, place: &Place<'_>) -> Result<(Self, Vec<Orders>)> {
+    pub(crate) async fn set(run: &Run, place: &Place<'_>) -> Result<(Self, Vec<Orders>)> {
         let (mut server, mut proxies) = (None, Vec::new());
-        let database_url = match options.database {
+        let database_url = match run.database {
             Database::Sqlite => format!("sqlite://{}", place.directory.join("shop.db").display()),
             Database::Postgres => {
-                let url = place
-                    .server_url
-                    .clone()
-                    .ok_or("there is no server: run it as cargo xtask chaos")?;
-                let found = Server::find(&url).await?;
-                for _ in 0..SHOPS {
-                    proxies.push(Proxy::start(found.address()?).await.context("starting a proxy")?);
+                // An immediate shutdown: every backend quits where it is, and the next start recovers from the log.
+                let found = Server::find("DATABASE", "QUIT")?;
+                if run.kind == Kind::Command {
+                    for _ in 0..SHOPS {
+                        proxies.push(Proxy::start(found.address()).await.context("starting a proxy")?);
+                    }
                 }
-                server = Some(found);
-                url
+                server.insert(found).url.clone()
             }
         };
-        let (shops, orders) = (0..SHOPS)
+        let mut brokers = Vec::new();
+        if run.kind == Kind::Outbox {
+            for broker in Broker::ALL {
+                brokers.push((broker, Server::find(broker.name(), "KILL")?));
+            }
+        }
+        let sinks: Vec<_> = brokers
+            .iter()
+            .map(|(_, broker): &(_, Server)| broker.url.clone())
+            .collect();
+        let open = |role: Role, number: usize, url: String| {
+            let (log, sinks) = (place.directory.join(role.log_name(number)), sinks.clone());
+            Shop::new(role, number, place.shop_binary, url, sinks, log)
+        };
+        let (shops, mut orders): (Vec<_>, Vec<_>) = (0..SHOPS)
             .map(|number| {
                 let url = proxies
                     .get(number)
                     .map_or(database_url.clone(), |proxy: &Proxy| proxy.url(&database_url));
-                Shop::new(number, place.shop_binary, url, place.directory)
+                open(Role::Shop, number, url)
             })
             .unzip();
+        let mut workers = Vec::new();
+        if run.kind == Kind::Outbox {
+            let (worker, orders_of_worker) = open(Role::Worker, 0, database_url.clone());
+            workers.push(worker);
+            orders.push(orders_of_worker);
+        }
         let scene = Self {
-            seed: options.seed(),
-            amounts: options.amounts(),
-            database: options.database,
+            kind: run.kind,
+            seed: run.seed,
+            amounts: run.amounts,
+            database: run.database,
             database_url,
             server,
             proxies,
             shops,
+            brokers,
+            workers,
             recorder: Recorder::new(&place.directory.join("history.jsonl"))?,
             tally: Tally::default(),
             finished: AtomicU64::default(),
@@ -110,8 +137,18 @@ impl Scene {
         self.finished.load(Ordering::Relaxed)
     }
 
+    /// Every process that is kept running.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = &Shop> {
+        self.shops.iter().chain(&self.workers)
+    }
+
     pub(crate) fn kills(&self) -> u64 {
-        self.shops.iter().map(Shop::kills).sum()
+        self.processes().map(Shop::kills).sum()
+    }
+
+    pub(crate) fn broker_kills(&self) -> u64 {
+        let counts = self.tally.broker_kills.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// How many COMMITs have had an accident.

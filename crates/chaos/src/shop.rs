@@ -1,4 +1,4 @@
-//! A shop process: started again whenever it ends, whoever ended it.
+//! A process of the shop, or a worker beside it: started again whenever it ends, whoever ended it.
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -13,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::broker::SINK_NAME;
 use crate::error::{Context, Result};
 use crate::history::{Operation, Recorder};
 
@@ -28,11 +30,38 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It sells, and delivers.
+    Shop,
+    /// It delivers.
+    Worker,
+}
+
+impl Role {
+    pub(crate) fn log_name(self, number: usize) -> String {
+        format!("{}-{number}.log", self.name())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Shop => "shop",
+            Self::Worker => "worker",
+        }
+    }
+}
+
 /// A place where a shop runs: one process after the other.
 pub(crate) struct Shop {
+    role: Role,
     number: usize,
     binary: PathBuf,
     database_url: String,
+    /// Where every event goes.
+    sinks: Vec<String>,
+    /// What happens to a delivery of the next process, if anything does.
+    fault: Mutex<Option<String>>,
     pub(crate) log: PathBuf,
     orders: mpsc::UnboundedSender<Order>,
     /// Where the one that opened last listens; nobody may be there any more.
@@ -55,13 +84,23 @@ pub(crate) enum Order {
 pub(crate) type Orders = mpsc::UnboundedReceiver<Order>;
 
 impl Shop {
-    pub(crate) fn new(number: usize, binary: &Path, database_url: String, directory: &Path) -> (Self, Orders) {
+    pub(crate) fn new(
+        role: Role,
+        number: usize,
+        binary: &Path,
+        database_url: String,
+        sinks: Vec<String>,
+        log: PathBuf,
+    ) -> (Self, Orders) {
         let (orders, receiver) = mpsc::unbounded_channel();
         let shop = Self {
+            role,
             number,
             binary: binary.to_owned(),
             database_url,
-            log: directory.join(format!("shop-{number}.log")),
+            sinks,
+            fault: Mutex::default(),
+            log,
             orders,
             address: watch::Sender::default(),
             is_open: watch::Sender::default(),
@@ -85,6 +124,16 @@ impl Shop {
         self.restarts.load(Ordering::Relaxed)
     }
 
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.role.name(), self.number)
+    }
+
+    /// Lets something happen to a delivery of the next process.
+    pub(crate) fn set_fault(&self, fault: String) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+
     pub(crate) fn order(&self, order: Order) {
         // Nobody is there to listen only when the run is over.
         let _ = self.orders.send(order);
@@ -104,22 +153,19 @@ impl Shop {
         let waiting = timeout(PATIENCE, state.wait_for(|state| *state == is_open)).await;
         let log = self.log.display();
         waiting
-            .context(format!(
-                "shop {} did not {name} within {PATIENCE:?}; see {log}",
-                self.number
-            ))?
+            .context(format!("{} did not {name} within {PATIENCE:?}; see {log}", self.name()))?
             .map(drop)
             .context("waiting for a shop")
     }
 
     /// Runs one process after the other until it is told to close.
     pub(crate) async fn keep(&self, recorder: &Recorder, mut orders: Orders) -> Result<()> {
-        let number = self.number;
+        let name = self.name();
         loop {
             let mut child = self.start()?;
             let (status, last_order) = self.attend(&mut child, &mut orders).await?;
             let was_open = self.is_open.send_replace(false);
-            recorder.accident(format!("shop {number} has ended: {status}"));
+            recorder.accident(format!("{name} has ended: {status}"));
             match (status.signal(), last_order) {
                 (_, Some(Order::Close)) if status.success() => return Ok(()),
                 (Some(SIGKILL), _) => drop(self.kills.fetch_add(1, Ordering::Relaxed)),
@@ -132,7 +178,7 @@ impl Shop {
                 (None, None) if !was_open => sleep(START_PAUSE).await,
                 _ => {
                     let log = self.log.display();
-                    return Err(format!("shop {number} ended by itself ({status}, {last_order:?}); see {log}").into());
+                    return Err(format!("{name} ended by itself ({status}, {last_order:?}); see {log}").into());
                 }
             }
         }
@@ -143,9 +189,20 @@ impl Shop {
         let retention = format!("{}={}ms", payments.name(), payments.retention().as_millis());
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         let mut command = Command::new(&self.binary);
+        match self.role {
+            Role::Shop => command.args(["serve", "--retention", &retention]),
+            Role::Worker => command.arg("worker"),
+        };
+        if !self.sinks.is_empty() {
+            let sinks = self.sinks.iter().flat_map(|sink| ["--sink", sink]);
+            command.args(["--sink-name", SINK_NAME]).args(sinks);
+        }
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(fault) = fault {
+            command.args(["--fault", &fault]);
+        }
         command
-            .args(["serve", "--lab", "--listen", "127.0.0.1:0", "--retention", &retention])
-            .args(["--purge-every", PURGE_EVERY])
+            .args(["--lab", "--listen", "127.0.0.1:0", "--purge-every", PURGE_EVERY])
             .env("DATABASE_URL", &self.database_url)
             .env_remove("RUST_LOG")
             // Panics are a matter of course here.

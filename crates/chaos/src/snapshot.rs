@@ -7,6 +7,7 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 
 use crate::error::{Context, Result};
 use crate::options::Database;
+use crate::sent::Published;
 
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
@@ -18,6 +19,8 @@ pub(crate) struct Snapshot {
     pub(crate) dead: Vec<String>,
     /// How many deliveries were taken over from a process that had died, or was cut off.
     pub(crate) taken_over: u64,
+    /// What was to be sent to brokers.
+    pub(crate) published: Published,
 }
 
 /// A row of the shop.
@@ -91,6 +94,17 @@ macro_rules! of_deliveries {
                 $schema,
                 "failures WHERE code = 'lease_expired'"
             ),
+            messages: concat!("SELECT CAST(id AS TEXT) FROM ", $schema, "messages"),
+            dead_at_sinks: concat!(
+                "SELECT CAST(item AS TEXT), kind FROM ",
+                $schema,
+                "queue WHERE state = 'dead' AND kind LIKE 'shop.%'"
+            ),
+            failed_at_sinks: concat!(
+                "SELECT CAST(item AS TEXT), kind, code FROM ",
+                $schema,
+                "failures WHERE kind LIKE 'shop.%'"
+            ),
         }
     };
 }
@@ -99,6 +113,9 @@ struct Deliveries {
     waiting: &'static str,
     dead: &'static str,
     taken_over: &'static str,
+    messages: &'static str,
+    dead_at_sinks: &'static str,
+    failed_at_sinks: &'static str,
 }
 
 const DELIVERIES_POSTGRES: Deliveries = of_deliveries!("steadfast.");
@@ -146,7 +163,19 @@ impl Snapshot {
             .await?;
         let taken_over = sqlx::query_scalar(DELIVERIES_POSTGRES.taken_over);
         let taken_over = taken_over.fetch_one(&mut conn).await?;
-        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over))
+        let ids: Vec<String> = sqlx::query_scalar(DELIVERIES_POSTGRES.messages)
+            .fetch_all(&mut conn)
+            .await?;
+        let published = Published {
+            ids: ids.into_iter().collect(),
+            dead: sqlx::query_as(DELIVERIES_POSTGRES.dead_at_sinks)
+                .fetch_all(&mut conn)
+                .await?,
+            failures: sqlx::query_as(DELIVERIES_POSTGRES.failed_at_sinks)
+                .fetch_all(&mut conn)
+                .await?,
+        };
+        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over, published))
     }
 
     async fn from_sqlite(url: &str) -> sqlx::Result<Self> {
@@ -158,7 +187,19 @@ impl Snapshot {
         let dead = sqlx::query_scalar(DELIVERIES_SQLITE.dead).fetch_all(&mut conn).await?;
         let taken_over = sqlx::query_scalar(DELIVERIES_SQLITE.taken_over);
         let taken_over = taken_over.fetch_one(&mut conn).await?;
-        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over))
+        let ids: Vec<String> = sqlx::query_scalar(DELIVERIES_SQLITE.messages)
+            .fetch_all(&mut conn)
+            .await?;
+        let published = Published {
+            ids: ids.into_iter().collect(),
+            dead: sqlx::query_as(DELIVERIES_SQLITE.dead_at_sinks)
+                .fetch_all(&mut conn)
+                .await?,
+            failures: sqlx::query_as(DELIVERIES_SQLITE.failed_at_sinks)
+                .fetch_all(&mut conn)
+                .await?,
+        };
+        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over, published))
     }
 
     fn new(effects: Vec<EffectRow>, keys: Vec<KeyRow>) -> Self {
@@ -189,9 +230,10 @@ impl Snapshot {
         }
     }
 
-    fn with_deliveries(self, reserved: Vec<String>, dead: &[Vec<u8>], taken_over: i64) -> Self {
+    fn with_deliveries(self, reserved: Vec<String>, dead: &[Vec<u8>], taken_over: i64, published: Published) -> Self {
         Self {
             reserved,
+            published,
             dead: dead.iter().filter_map(|event| id_in(event, "order_id")).collect(),
             taken_over: taken_over.unsigned_abs(),
             ..self

@@ -4,13 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
+use steadfast::testing::WorkPoint;
 use steadfast::testing::proxy::{Answer as Told, Fault, Fired};
 
 use crate::accidents::DOOMS;
+use crate::broker::{Arrived, Broker};
 use crate::error::{Context, Result};
 use crate::history::{Answer, Attempt, Ended, History, Purpose};
-use crate::options::{Amounts, Database};
+use crate::options::{Amounts, Database, Kind};
 use crate::scene::Scene;
+use crate::sent;
 use crate::shop::Shop;
 use crate::snapshot::Snapshot;
 
@@ -37,17 +40,32 @@ impl Witness {
 }
 
 /// Counts everything that a run should have seen.
-pub(crate) fn count(scene: &Scene, history: &History, snapshot: &Snapshot) -> Result<Vec<Witness>> {
-    let log = Log::read(&scene.shops)?;
+pub(crate) fn count(
+    scene: &Scene,
+    history: &History,
+    snapshot: &Snapshot,
+    arrived: &[(Broker, Arrived)],
+) -> Result<Vec<Witness>> {
+    let log = Log::read(scene.processes())?;
     let mut seen = Seen {
+        kind: scene.kind,
         database: scene.database,
         witnesses: Vec::new(),
     };
     seen.see("commands", scene.finished(), scene.amounts.commands);
-    see_answers(&mut seen, history);
+    match scene.kind {
+        Kind::Command => see_commands(&mut seen, scene, history, snapshot, &log),
+        Kind::Outbox => see_outbox(&mut seen, scene, snapshot, arrived, &log),
+    }
+    Ok(seen.witnesses)
+}
+
+/// What a run that is about commands should have seen.
+fn see_commands(seen: &mut Seen, scene: &Scene, history: &History, snapshot: &Snapshot, log: &Log) {
+    see_answers(seen, history);
     seen.see("payments made again after their retention", made_again(snapshot), 1);
     seen.see("keys purged", log.purged(), 1);
-    see_shops(&mut seen, scene, &log);
+    see_shops(seen, scene, log);
     seen.see("events that reserved stock", snapshot.reserved.len() as u64, 1);
     seen.see(
         "deliveries taken over from the dead",
@@ -55,13 +73,50 @@ pub(crate) fn count(scene: &Scene, history: &History, snapshot: &Snapshot) -> Re
         scene.amounts.kills.min(1),
     );
     if scene.database == Database::Postgres {
-        see_wires(&mut seen, scene, &log);
+        see_wires(seen, scene, log);
     }
-    Ok(seen.witnesses)
+}
+
+/// What a run that is about the outbox should have seen.
+fn see_outbox(seen: &mut Seen, scene: &Scene, snapshot: &Snapshot, arrived: &[(Broker, Arrived)], log: &Log) {
+    let Amounts {
+        kills, broker_kills, ..
+    } = scene.amounts;
+    let published = &snapshot.published;
+    seen.see("messages published", published.ids.len() as u64, 1);
+    seen.see("kills of shops and workers", scene.kills(), kills);
+    for point in WorkPoint::ALL.map(WorkPoint::as_str) {
+        let words = format!("the lab kills this process point=\"{point}\"");
+        seen.see(format!("kills {point}"), log.lines_with(&words), kills.min(1));
+    }
+    seen.see(
+        "deliveries taken over from the dead",
+        published.failed("lease_expired"),
+        kills.min(1),
+    );
+    for ((broker, _), killed) in scene.brokers.iter().zip(&scene.tally.broker_kills) {
+        let killed = killed.load(Ordering::Relaxed);
+        seen.see(
+            format!("kills of {broker:?}"),
+            killed,
+            broker_kills / Broker::ALL.len() as u64,
+        );
+    }
+    let was_away = log.lines_with("a sink cannot be reached");
+    seen.see("times that a sink found its broker away", was_away, broker_kills.min(1));
+    let is_back = log.lines_with("a sink can be reached again");
+    seen.see("times that a sink found it back", is_back, broker_kills.min(1));
+    seen.see(
+        "attempts unconfirmed",
+        published.failed("unconfirmed"),
+        broker_kills.min(1),
+    );
+    seen.see("messages sent twice, with a cause", sent::twice(arrived), kills.min(1));
 }
 
 /// Witnesses as they are found.
 struct Seen {
+    kind: Kind,
     database: Database,
     witnesses: Vec<Witness>,
 }
@@ -69,7 +124,7 @@ struct Seen {
 impl Seen {
     fn see(&mut self, name: impl Into<String>, count: u64, least: u64) {
         self.witnesses.push(Witness {
-            chaos: "command",
+            chaos: self.kind.name(),
             database: self.database.name(),
             witness: name.into(),
             count,
@@ -202,7 +257,7 @@ fn made_again(snapshot: &Snapshot) -> u64 {
 struct Log(String);
 
 impl Log {
-    fn read(shops: &[Shop]) -> Result<Self> {
+    fn read<'s>(shops: impl Iterator<Item = &'s Shop>) -> Result<Self> {
         let mut text = String::new();
         for shop in shops {
             let bytes = std::fs::read(&shop.log).context(shop.log.display())?;

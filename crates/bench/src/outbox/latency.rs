@@ -28,25 +28,30 @@ const GOAL: f64 = 3.0;
 const GAP_MILLISECONDS: std::ops::Range<u64> = 40..60;
 
 /// How long an event may take before something is wrong.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A number, to tell them apart.
 #[derive(Serialize, Deserialize)]
-struct Tick {
-    number: u64,
+pub(super) struct Tick {
+    pub(super) number: u64,
 }
 
 impl Event for Tick {
     const TYPE: &'static str = "bench.tick";
 }
 
-/// One who publishes, and one who hears of it.
-struct Line<P: Place> {
+/// One who publishes, and somebody who hears of it.
+pub(super) struct Line<P: Place> {
     place: P,
-    publisher: Steadfast<P::Db>,
-    hearer: Steadfast<P::Db>,
+    ticker: Ticker<P::Db>,
+    dispatcher: Steadfast<P::Db>,
     heard: Mutex<mpsc::UnboundedReceiver<(u64, Instant)>>,
     dispatching: Mutex<Option<JoinHandle<steadfast::Result<()>>>>,
+}
+
+/// One who publishes a tick now and then.
+pub(super) struct Ticker<Db: steadfast::Database> {
+    publisher: Steadfast<Db>,
     next: AtomicU64,
 }
 
@@ -64,9 +69,9 @@ pub(super) fn series<G: Ground>(ground: &G) -> Series {
 
 async fn prepare<G: Ground>(ground: G) -> Result<Stage> {
     let fixed = Dispatcher::fixed(Duration::from_millis(100), 500);
-    let here = Arc::new(Line::open(ground.create().await?, Dispatcher::default(), Who::Same).await?);
-    let elsewhere = Arc::new(Line::open(ground.create().await?, Dispatcher::default(), Who::Another).await?);
-    let polling = Arc::new(Line::open(ground.create().await?, fixed, Who::Same).await?);
+    let here = Arc::new(to_handler(ground.create().await?, Dispatcher::default(), Who::Same).await?);
+    let elsewhere = Arc::new(to_handler(ground.create().await?, Dispatcher::default(), Who::Another).await?);
+    let polling = Arc::new(to_handler(ground.create().await?, fixed, Who::Same).await?);
     let all = [here.clone(), elsewhere.clone(), polling.clone()];
     Ok(Stage::default()
         .gets_ready(HERE, &here, measure)
@@ -81,40 +86,71 @@ async fn prepare<G: Ground>(ground: G) -> Result<Stage> {
         }))
 }
 
-/// Who hears of it.
-enum Who {
+/// A line to a handler, which says when it begins.
+async fn to_handler<P: Place>(place: P, dispatcher: Dispatcher, who: Who) -> Result<Line<P>> {
+    let (told, heard) = mpsc::unbounded_channel();
+    let declare = |sf: &Steadfast<P::Db>| {
+        sf.reaction::<Tick>(TARGET).run_outside(move |_: &EventCx, tick: Tick| {
+            // Whoever listened has given up.
+            let _ = told.send((tick.number, Instant::now()));
+            std::future::ready(Ok(()))
+        });
+    };
+    Line::open(place, dispatcher, who, declare, heard).await
+}
+
+/// Which process delivers, as seen from the one that publishes.
+pub(super) enum Who {
     Same,
     Another,
 }
 
 impl<P: Place> Line<P> {
-    async fn open(place: P, dispatcher: Dispatcher, who: Who) -> Result<Self> {
-        let (told, heard) = mpsc::unbounded_channel();
-        let hearer = place.open(dispatcher).await?;
-        hearer
-            .reaction::<Tick>(TARGET)
-            .run_outside(move |_: &EventCx, tick: Tick| {
-                // Whoever listened has given up.
-                let _ = told.send((tick.number, Instant::now()));
-                std::future::ready(Ok(()))
-            });
-        hearer.declare().await.context("declaring the target")?;
+    /// Declares who hears of it, and begins to deliver.
+    pub(super) async fn open(
+        place: P,
+        dispatcher: Dispatcher,
+        who: Who,
+        declare: impl FnOnce(&Steadfast<P::Db>),
+        heard: mpsc::UnboundedReceiver<(u64, Instant)>,
+    ) -> Result<Self> {
+        let dispatcher = place.open(dispatcher).await?;
+        declare(&dispatcher);
+        dispatcher.declare().await.context("declaring the target")?;
         let publisher = match who {
-            Who::Same => hearer.clone(),
+            Who::Same => dispatcher.clone(),
             Who::Another => place.open(Dispatcher::off()).await?,
         };
-        let dispatcher = hearer.clone();
+        let dispatching = dispatcher.clone();
         Ok(Self {
             place,
-            publisher,
-            hearer,
+            ticker: Ticker::new(publisher),
+            dispatcher,
             heard: Mutex::new(heard),
-            dispatching: Mutex::new(Some(tokio::spawn(async move { dispatcher.dispatch().await }))),
-            next: AtomicU64::new(0),
+            dispatching: Mutex::new(Some(tokio::spawn(async move { dispatching.dispatch().await }))),
         })
     }
 
-    async fn publish(&self) -> Result<(u64, Instant)> {
+    pub(super) async fn close(&self) -> Result<()> {
+        self.dispatcher.stop();
+        if let Some(dispatching) = self.dispatching.lock().await.take() {
+            let ended = dispatching.await.context("the dispatcher broke down")?;
+            ended.context("dispatching")?;
+        }
+        self.place.remove().await
+    }
+}
+
+impl<Db: steadfast::Database> Ticker<Db> {
+    pub(super) fn new(publisher: Steadfast<Db>) -> Self {
+        Self {
+            publisher,
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Publishes one, and says its number and when it was committed.
+    pub(super) async fn tick(&self) -> Result<(u64, Instant)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let publishing = self.publisher.transact(async move |tx| {
             tx.publish(&Tick { number })?;
@@ -124,24 +160,22 @@ impl<P: Place> Line<P> {
         Ok((number, Instant::now()))
     }
 
-    async fn close(&self) -> Result<()> {
-        self.hearer.stop();
-        if let Some(dispatching) = self.dispatching.lock().await.take() {
-            let ended = dispatching.await.context("the dispatcher broke down")?;
-            ended.context("dispatching")?;
-        }
-        self.place.remove().await
-    }
-}
-
-async fn measure<P: Place>(line: Arc<Line<P>>, length: Duration) -> Result<Ready> {
-    let measuring = async move {
+    /// One now and then for so long, and at least one.
+    pub(super) async fn tick_for(&self, length: Duration) -> Result<Vec<(u64, Instant)>> {
         let began = Instant::now();
         let mut committed = Vec::new();
         while committed.is_empty() || began.elapsed() < length {
-            committed.push(line.publish().await?);
+            committed.push(self.tick().await?);
             tokio::time::sleep(Duration::from_millis(fastrand::u64(GAP_MILLISECONDS))).await;
         }
+        Ok(committed)
+    }
+}
+
+pub(super) async fn measure<P: Place>(line: Arc<Line<P>>, length: Duration) -> Result<Ready> {
+    let measuring = async move {
+        let began = Instant::now();
+        let committed = line.ticker.tick_for(length).await?;
         let mut heard = line.heard.lock().await;
         let mut latencies = Vec::with_capacity(committed.len());
         for _ in &committed {
@@ -159,6 +193,7 @@ async fn measure<P: Place>(line: Arc<Line<P>>, length: Duration) -> Result<Ready
             count,
             in_time: count,
             took: began.elapsed(),
+            ..Called::default()
         })
     };
     Ok(measuring.boxed())

@@ -2,7 +2,8 @@
 //!
 //! [`publish`] compares a command with the same one that publishes, [`latency`] says how long it takes until somebody hears of
 //! it, [`drain`] how fast a backlog goes, beside the loop that people write by hand, and [`backlog`] whether many rows slow it
-//! down. All of it is the same on both databases; what differs is in [`postgres`] and [`sqlite`].
+//! down. All of it is the same on both databases; what differs is in [`postgres`] and [`sqlite`]. Beyond the process, and on
+//! PostgreSQL alone: [`broker`] and [`push`].
 
 mod place;
 mod postgres;
@@ -11,6 +12,8 @@ mod publish;
 mod latency;
 mod drain;
 mod backlog;
+mod broker;
+pub(crate) mod push;
 
 use crate::error::Result;
 use crate::make_directory;
@@ -22,7 +25,10 @@ use place::Ground;
 pub(crate) fn series(options: &OutboxOptions, server_url: Option<String>) -> Result<Vec<Series>> {
     let mut all = Vec::new();
     if let Some(url) = server_url {
-        all.extend(series_on(&Server::new(&url)?, options));
+        let server = Server::new(&url)?;
+        all.extend(series_on(&server, options));
+        all.extend(broker::series(&server, options.deliveries()));
+        all.extend(push::series(&server, options.subscribers()));
     }
     if options.databases.wants(Database::Sqlite) {
         make_directory(&options.series.options)?;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use sqlx::Pool;
 use steadfast::{Dispatcher, Event, EventCx, Failure, Steadfast, Tx};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::command::order::{ORDER, Order};
 use crate::error::{Context, Result};
@@ -17,6 +18,9 @@ use crate::options::Database;
 
 /// Events of one transaction when a table is filled: as many as one may publish.
 const EVENTS_AT_ONCE: usize = 1_000;
+
+/// How long a drain may take before something is wrong.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The one target of all events.
 pub(super) const TARGET: &str = "bench.hear";
@@ -114,14 +118,21 @@ pub(super) enum Hearing {
 
 /// Counts deliveries until there were enough.
 #[derive(Default)]
-struct Count {
+pub(super) struct Count {
     heard: AtomicUsize,
     wanted: usize,
     enough: Notify,
 }
 
 impl Count {
-    fn hear(&self) {
+    pub(super) fn until(wanted: usize) -> Self {
+        Self {
+            wanted,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn hear(&self) {
         if self.heard.fetch_add(1, Ordering::Relaxed) + 1 == self.wanted {
             self.enough.notify_one();
         }
@@ -132,10 +143,7 @@ impl Count {
 /// finished and counted as well.
 pub(super) async fn drainer<P: Place>(place: &P, hearing: Hearing, deliveries: usize) -> Result<Ready> {
     let sf = place.open(Dispatcher::default()).await?;
-    let count = Arc::new(Count {
-        wanted: deliveries,
-        ..Count::default()
-    });
+    let count = Arc::new(Count::until(deliveries));
     let counted = count.clone();
     match hearing {
         Hearing::Outside => sf.reaction::<Order>(TARGET).run_outside(move |_: &EventCx, _: Order| {
@@ -147,11 +155,17 @@ pub(super) async fn drainer<P: Place>(place: &P, hearing: Hearing, deliveries: u
             std::future::ready(Ok(()))
         }),
     }
+    Ok(draining(sf, count))
+}
+
+/// Dispatches until this was counted.
+pub(super) fn draining<Db: steadfast::Database>(sf: Steadfast<Db>, count: Arc<Count>) -> Ready {
     let draining = async move {
         let began = Instant::now();
         let dispatcher = sf.clone();
         let dispatching = tokio::spawn(async move { dispatcher.dispatch().await });
-        count.enough.notified().await;
+        let enough = timeout(PATIENCE, count.enough.notified()).await;
+        enough.context("some deliveries never came")?;
         sf.stop();
         let ended = dispatching.await.context("the dispatcher broke down")?;
         ended.context("dispatching")?;
@@ -163,5 +177,5 @@ pub(super) async fn drainer<P: Place>(place: &P, hearing: Hearing, deliveries: u
             ..Called::default()
         })
     };
-    Ok(draining.boxed())
+    draining.boxed()
 }

@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgPool, Postgres};
 use steadfast::{Failure, Steadfast, Tx};
 use uuid::Uuid;
 
+use super::broker::{Broker, Written};
 use super::place::{Ground, Place, TARGET};
 use crate::command::order::{INSERT, ORDER, Order};
 use crate::error::{Context, Result};
@@ -54,6 +55,19 @@ const CLAIM: &str = "
 
 const DELETE: &str = "DELETE FROM outbox_deliveries WHERE message = ANY($1) AND target = $2";
 
+/// The rows stay locked until the transaction ends, so nothing has to be written to them. They are found first: joined at once,
+/// the server may read and sort all that are due.
+const TAKE: &str = "
+    WITH due AS MATERIALIZED (
+        SELECT message
+        FROM outbox_deliveries
+        WHERE target = $1 AND visible_at <= now()
+        ORDER BY visible_at
+        LIMIT 500
+        FOR UPDATE SKIP LOCKED
+    )
+    SELECT m.id, m.payload FROM due AS d JOIN outbox_messages AS m ON m.id = d.message";
+
 /// Rows of one INSERT.
 const ROWS_AT_ONCE: usize = 50_000;
 
@@ -87,6 +101,29 @@ impl Ground for Server {
 
     fn meter(&self) -> Meter {
         Self::meter(self)
+    }
+}
+
+impl OnServer {
+    /// The loop that people write between a database and a broker, until its outbox is empty: take a batch, publish it, delete
+    /// it. Says how many there were.
+    pub(super) async fn relay_by_hand(&self, to: &impl Broker) -> Result<usize> {
+        let mut conn = self.scratch.connection().await?;
+        let mut count = 0;
+        loop {
+            let mut tx = conn.begin().await?;
+            let taken: Vec<Written> = sqlx::query_as(TAKE).bind(TARGET).fetch_all(&mut *tx).await?;
+            if taken.is_empty() {
+                tx.commit().await?;
+                conn.close().await?;
+                return Ok(count);
+            }
+            to.publish(&taken).await?;
+            let ids: Vec<_> = taken.iter().map(|(id, _)| *id).collect();
+            sqlx::query(DELETE).bind(ids).bind(TARGET).execute(&mut *tx).await?;
+            tx.commit().await?;
+            count += taken.len();
+        }
     }
 }
 
