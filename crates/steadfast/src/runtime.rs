@@ -26,10 +26,21 @@ impl<Db: Database> Steadfast<Db> {
     /// Serves a router until SIGTERM or Ctrl-C, then ends in order: `/readyz` says 503, after two seconds (Ctrl-C: at once)
     /// no new connections are taken, and what is under way gets 25 seconds to end. A second signal ends at once.
     ///
+    /// Reactions are [declared](Self::declare) before the first request is taken. If the database is away just then, it is
+    /// waited for.
+    ///
     /// # Errors
     /// If the listener fails, or a command had not ended in time.
     pub async fn serve(&self, listener: TcpListener, router: Router) -> Result<()> {
-        let (first, sf) = (signal(), self.clone());
+        let mut first = Box::pin(signal());
+        tokio::select! {
+            declared = self.declare_in_the_end() => declared?,
+            _ = &mut first => {
+                self.stop();
+                return Ok(());
+            }
+        }
+        let sf = self.clone();
         let listener = listener.tap_io(|connection| {
             // Small answers, and what is pushed, go out at once. A connection that is gone already needs neither.
             let _ = connection.set_nodelay(true);
@@ -46,7 +57,6 @@ impl<Db: Database> Steadfast<Db> {
         });
         let house = self.clone();
         tokio::spawn(async move { house.keep_house().await });
-        self.declare().await?;
         let dispatcher = self.clone();
         let dispatching = tokio::spawn(async move { dispatcher.dispatch_declared().await });
         let dispatched = dispatching.abort_handle();

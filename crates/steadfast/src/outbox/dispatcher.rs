@@ -8,8 +8,9 @@ use futures_util::FutureExt;
 
 use super::event::Event;
 use super::reaction::Reaction;
+use crate::clock::random;
 use crate::error::{Code, Error, Result};
-use crate::queue::{Engine, Pace, Work};
+use crate::queue::{Engine, Pace, TROUBLE, Work};
 use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
@@ -125,15 +126,35 @@ impl<Db: Database> Steadfast<Db> {
             .await
     }
 
+    /// Does so when the database answers: it may be away just when a service starts.
+    pub(crate) async fn declare_in_the_end(&self) -> Result<()> {
+        let mut troubles = 0;
+        loop {
+            match self.declare().await {
+                Err(error) if error.is_transient() => self.dispatching().fails(&error),
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    self.dispatching().works();
+                    return Ok(());
+                }
+            }
+            troubles += 1;
+            tokio::time::sleep(TROUBLE.delay(troubles, random)).await;
+        }
+    }
+
     /// Carries messages to the reactions of this process until [`stop`](Self::stop), then lets what is under way end.
     ///
     /// [`serve`](Self::serve) runs it by itself. With a server of your own, or in a process that does nothing else, spawn it
     /// once.
     ///
     /// # Errors
-    /// If the reactions could not be [declared](Self::declare). Later troubles of the database are waited out.
+    /// If the reactions cannot be [declared](Self::declare). That the database is away is waited out.
     pub async fn dispatch(&self) -> Result<()> {
-        self.declare().await?;
+        tokio::select! {
+            declared = self.declare_in_the_end() => declared?,
+            () = self.stopped() => return Ok(()),
+        }
         self.dispatch_declared().await;
         Ok(())
     }

@@ -38,7 +38,7 @@ const SEEN_EVERY: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How the engine comes back after the database was out of reach.
-const TROUBLE: RetryPolicy = RetryPolicy::checked(
+pub(crate) const TROUBLE: RetryPolicy = RetryPolicy::checked(
     u32::MAX - 1,
     Backoff::Exponential(Duration::from_millis(100)),
     Duration::from_secs(5),

@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use steadfast::testing::Point;
-use steadfast::{Code, Error, Failure, FailureClass, Reply, Steadfast};
+use steadfast::{Code, Error, EventCx, Failure, FailureClass, Reply, Steadfast};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::Db;
 use super::proxy::proxy_before;
 use super::purge::purged;
+use super::queue::Tagged;
 use crate::harness::{Harness, PoolSize, TestDatabase, eventually, fresh};
 
 async fn run(harness: &Harness<Db>, sf: &Steadfast<Db>, key: &str) -> Result<Reply<u32>, Error> {
@@ -560,4 +563,52 @@ async fn a_right_that_a_service_lacks_is_found_by_the_examination() {
     let rights = examine().await;
     assert_eq!(rights.verdict, steadfast::Verdict::Warn);
     assert!(rights.found.contains("DELETE keys"), "{rights:?}");
+}
+
+#[tokio::test]
+async fn a_service_that_starts_while_the_database_is_away_waits_for_it() {
+    let harness = fresh::<Db>().await;
+    let (proxy, here) = proxy_before(&harness).await;
+    let server = format!(
+        "{}:{}",
+        harness.admin.connect_options().get_host(),
+        harness.admin.connect_options().get_port()
+    );
+    let sf = Steadfast::new(PgPoolOptions::new().connect_lazy_with(here))
+        .await
+        .unwrap();
+    sf.reaction::<Tagged>("test.react")
+        .run_outside(async |_: &EventCx, _: Tagged| Ok(()));
+
+    // A server that is starting: it hangs up on whoever calls.
+    let starting = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    proxy.set_upstream(starting.local_addr().unwrap().to_string());
+    proxy.cut();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (service, routes) = (sf.clone(), sf.routes());
+    let mut serving = tokio::spawn(async move { service.serve(listener, routes).await });
+    for _ in 0..2 {
+        tokio::select! {
+            called = starting.accept() => drop(called.unwrap()),
+            ended = &mut serving => panic!("it did not wait: {ended:?}"),
+        }
+    }
+
+    proxy.set_upstream(server);
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client
+        .write_all(b"GET /readyz HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let declared = "SELECT count(*) FROM steadfast.targets WHERE name = 'test.react'";
+    assert_eq!(
+        Db::count(&harness.admin, declared).await,
+        1,
+        "before anybody was answered"
+    );
+    serving.abort();
 }
