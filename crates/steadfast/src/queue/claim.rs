@@ -76,7 +76,7 @@ impl<Db: Database> Engine<Db> {
         let is_full =
             has_full_kinds || claims.looked_at >= wanted.iter().map(|wanted| wanted.room).min().unwrap_or(0) as usize;
         // Rows that had to wait took the place of others.
-        let made_room = is_full && claims.rows.len() < room as usize && claims.looked_at > claims.rows.len();
+        let made_room = is_full && claims.waiting > 0 && claims.rows.len() < room as usize;
         if made_room {
             self.park(&wanted).await;
         }

@@ -102,8 +102,10 @@ pub(crate) struct Claims {
     pub(crate) rows: Vec<Claimed>,
     /// Rows that were out of attempts when their lease expired, and are dead now.
     pub(crate) buried: Vec<Buried>,
-    /// How many rows were looked at: as many as were asked for means that there may be more.
+    /// How many rows were due: as many as were asked for means that there may be more.
     pub(crate) looked_at: usize,
+    /// How many of the rows that were looked at had others ahead of them.
+    pub(crate) waiting: usize,
     /// How long until the next row is due, if any is known.
     pub(crate) next_in: Option<Duration>,
 }

@@ -21,7 +21,7 @@ macro_rules! columns {
         "
         SELECT q.item::text AS item, q.kind, q.state, q.attempts::bigint AS attempts, q.chain, q.number,
                (extract(epoch FROM q.due_at) * 1000000)::bigint AS due_at,
-               CASE WHEN q.state = 'leased' THEN (extract(epoch FROM q.visible_at) * 1000000)::bigint END AS leased_until,
+               CASE WHEN q.state = 'leased' THEN (extract(epoch FROM q.leased_until) * 1000000)::bigint END AS leased_until,
                q.holder, NULL::bigint AS finished_at, NULL::text AS detail, m.type AS event_type, m.ordering_key,
                (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,

@@ -138,17 +138,22 @@ macro_rules! put_off {
             $ahead,
             " WHEN 1 THEN ",
             $lease,
-            " * interval '1 microsecond'
+            "
               ELSE least(greatest(c.now - ",
             $due_at,
             ", ",
             $lease,
-            " * interval '1 microsecond'), interval '5 minutes') END"
+            "), interval '5 minutes') END"
         )
     };
 }
 
 /// Claims rows that are due, and those whose lease has expired: both are visible. One statement for all kinds.
+///
+/// A lease leaves the row where it is in the index, so claiming writes nothing but the row itself, and the next claim passes it
+/// by. Most rows are `plain`: nothing is ahead of them, and nobody has had them. They are found again by their place, which
+/// cannot change while they are locked. (A row that was put back between the beginning of this statement and its lock is
+/// left to the next one.) The rest is `odd`, and judged one by one.
 ///
 /// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while: the next one not
 /// before the lease of the first could have expired, those behind it longer. Who ends a row shows the one behind it
@@ -166,12 +171,13 @@ const CLAIM: &str = concat!(
         SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                set_config('synchronous_commit', 'off', true)     AS is_light
     ), wanted AS MATERIALIZED (
-        SELECT w.*, least($10, w.attempts_max - 1) AS suspect_from
+        SELECT w.kind, w.room, w.attempts_max, w.lease * interval '1 microsecond' AS lease, w.dead_make_room,
+               least($10, w.attempts_max - 1) AS suspect_from
         FROM unnest($2::text[], $3::integer[], $4::integer[], $5::bigint[], $11::boolean[])
              AS w (kind, room, attempts_max, lease, dead_make_room)
         JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
     ), freed AS MATERIALIZED (
-        SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+        SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
         FROM steadfast.queue
         WHERE item = ANY (ARRAY(
                   SELECT head.item
@@ -193,10 +199,10 @@ const CLAIM: &str = concat!(
         FROM (SELECT count(*) FROM freed) AS first
         CROSS JOIN wanted AS w
         CROSS JOIN LATERAL (
-            SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
             FROM steadfast.queue
             WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
-              AND NOT (state = 'leased' AND attempts >= w.suspect_from)
+              AND (state <> 'leased' OR (leased_until <= (SELECT now FROM clock) AND attempts < w.suspect_from))
             ORDER BY visible_at
             LIMIT w.room
             FOR UPDATE SKIP LOCKED) AS next
@@ -211,16 +217,24 @@ const CLAIM: &str = concat!(
         SELECT next.*
         FROM turn AS t
         CROSS JOIN LATERAL (
-            SELECT item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
             FROM steadfast.queue
             WHERE kind = t.kind AND visible_at < t.until
-              AND state = 'leased' AND attempts >= t.suspect_from
+              AND state = 'leased' AND leased_until <= (SELECT now FROM clock) AND attempts >= t.suspect_from
             ORDER BY visible_at
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS next
         LIMIT $7
-    ), looked AS MATERIALIZED (
-        SELECT l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
+    ), plain AS (
+        UPDATE steadfast.queue AS q
+        SET state = 'leased', epoch = q.epoch + 1, attempts = q.attempts + 1, token = $8, holder = $9,
+            leased_until = c.now + w.lease, began_at = coalesce(q.began_at, c.now)
+        FROM wanted AS w, clock AS c
+        WHERE q.ctid = ANY (ARRAY(SELECT place FROM due WHERE chain IS NULL AND state = 'pending')) AND q.kind || '' = w.kind
+        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, q.began_at, q.due_at, 'claim' AS verdict, false AS is_suspect
+    ), odd AS MATERIALIZED (
+        SELECT DISTINCT ON (l.item, l.kind)
+               l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
                l.state = 'leased' AND l.attempts >= w.suspect_from AS is_suspect,
                ahead.count AS ahead,
                CASE WHEN ahead.count > 0                                     THEN 'wait'
@@ -228,7 +242,7 @@ const CLAIM: &str = concat!(
                     ELSE 'claim' END AS verdict
         FROM (SELECT * FROM freed
               UNION ALL
-              SELECT * FROM due WHERE (item, kind) NOT IN (SELECT item, kind FROM freed)
+              SELECT * FROM due WHERE chain IS NOT NULL OR state <> 'pending'
               UNION ALL
               SELECT * FROM suspect) AS l
         JOIN wanted AS w ON w.kind = l.kind
@@ -237,51 +251,52 @@ const CLAIM: &str = concat!(
             FROM (SELECT FROM steadfast.queue AS earlier
                   WHERE earlier.chain = l.chain AND earlier.number < l.number
                   LIMIT 2) AS earlier) AS ahead
-    ), claimed AS (
+    ), judged AS (
         UPDATE steadfast.queue AS q
-        SET state      = CASE l.verdict WHEN 'claim' THEN 'leased' WHEN 'bury' THEN 'dead' ELSE q.state END,
-            epoch      = q.epoch + CASE l.verdict WHEN 'wait' THEN 0 ELSE 1 END,
-            attempts   = q.attempts + CASE l.verdict WHEN 'claim' THEN 1 ELSE 0 END,
-            token      = CASE l.verdict WHEN 'claim' THEN $8 ELSE 0 END,
-            holder     = CASE l.verdict WHEN 'claim' THEN $9 END,
-            chain      = CASE WHEN l.verdict = 'bury' AND l.dead_make_room THEN NULL ELSE q.chain END,
-            began_at   = coalesce(q.began_at, CASE l.verdict WHEN 'claim' THEN c.now END),
-            visible_at = CASE l.verdict
-                             WHEN 'claim' THEN c.now + l.lease * interval '1 microsecond'
-                             WHEN 'bury'  THEN 'infinity'
-                             ELSE c.now + ",
-    put_off!("l.ahead", "l.lease", "l.due_at"),
+        SET state        = CASE o.verdict WHEN 'claim' THEN 'leased' WHEN 'bury' THEN 'dead' ELSE q.state END,
+            epoch        = q.epoch + CASE o.verdict WHEN 'wait' THEN 0 ELSE 1 END,
+            attempts     = q.attempts + CASE o.verdict WHEN 'claim' THEN 1 ELSE 0 END,
+            token        = CASE o.verdict WHEN 'claim' THEN $8 ELSE 0 END,
+            holder       = CASE o.verdict WHEN 'claim' THEN $9 END,
+            leased_until = CASE o.verdict WHEN 'claim' THEN c.now + o.lease ELSE q.leased_until END,
+            began_at     = coalesce(q.began_at, CASE o.verdict WHEN 'claim' THEN c.now END),
+            chain        = CASE WHEN o.verdict = 'bury' AND o.dead_make_room THEN NULL ELSE q.chain END,
+            visible_at   = CASE o.verdict
+                               WHEN 'claim' THEN q.visible_at
+                               WHEN 'bury'  THEN 'infinity'
+                               ELSE c.now + ",
+    put_off!("o.ahead", "o.lease", "o.due_at"),
     " END
-        FROM looked AS l, clock AS c
+        FROM odd AS o, clock AS c
         -- By the primary key, and not by the index on kinds, which does not see this comparison.
-        WHERE q.item = ANY (ARRAY(SELECT item FROM looked)) AND q.item = l.item AND q.kind || '' = l.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, l.chain, l.verdict, l.is_suspect,
-                  (date_part('epoch', c.now - q.began_at) * 1000000)::bigint          AS elapsed,
-                  (date_part('epoch', c.now - l.due_at) * 1000000)::bigint            AS due_for
+        WHERE q.item = ANY (ARRAY(SELECT item FROM odd)) AND q.item = o.item AND q.kind || '' = o.kind
+        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at, o.verdict, o.is_suspect
     ), noted AS (
         INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
-        SELECT c.now, l.epoch, l.attempts, l.item, l.kind, 'unknown', 'lease_expired',
+        SELECT c.now, o.epoch, o.attempts, o.item, o.kind, 'unknown', 'lease_expired',
                'the process that worked on it died, hung or was cut off from the database', 'lease_expired'
-        FROM looked AS l, clock AS c
-        WHERE l.state = 'leased'
+        FROM odd AS o, clock AS c
+        WHERE o.state = 'leased'
         ON CONFLICT DO NOTHING
     )
-    SELECT n.looked_at, n.next_in, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect, c.elapsed,
-           c.due_for,
-           m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
-           (date_part('epoch', m.created_at) * 1000000)::bigint                       AS created_at,
-           m.expires_at <= n.now                                                      AS has_expired
-    FROM (SELECT (SELECT count(*) FROM looked) AS looked_at, now, is_light,
-                 (SELECT (extract(epoch FROM min(next.visible_at) - (SELECT now FROM clock)) * 1000000)::bigint
+    SELECT n.now, n.next_at, n.looked_at, n.waiting, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect,
+           c.began_at, c.due_at, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent,
+           m.payload, m.created_at, m.expires_at
+    FROM (SELECT (SELECT count(*) FROM due)                         AS looked_at,
+                 (SELECT count(*) FROM odd WHERE verdict = 'wait') AS waiting,
+                 now, is_light,
+                 (SELECT min(next.visible_at)
                   FROM wanted AS w
                   CROSS JOIN LATERAL (
                       SELECT visible_at
                       FROM steadfast.queue
                       WHERE kind = w.kind AND visible_at > (SELECT now FROM clock) AND visible_at < 'infinity'
                       ORDER BY visible_at
-                      LIMIT 1) AS next) AS next_in
+                      LIMIT 1) AS next) AS next_at
           FROM clock) AS n
-    LEFT JOIN claimed AS c ON c.verdict <> 'wait'
+    LEFT JOIN (SELECT * FROM plain
+               UNION ALL
+               SELECT * FROM judged WHERE verdict <> 'wait') AS c ON true
     LEFT JOIN LATERAL (
         SELECT type, version, source, ordering_key, correlation_id, causation_id, traceparent, payload, created_at, expires_at
         FROM steadfast.messages
@@ -319,9 +334,12 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
         .await
         .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
     let mut claims = Claims::default();
-    for row in &rows {
+    if let Some(row) = rows.first() {
         claims.looked_at = usize::try_from(get::<i64>(row, "looked_at")?).unwrap_or_default();
-        claims.next_in = get::<Option<i64>>(row, "next_in")?.map(duration);
+        claims.waiting = usize::try_from(get::<i64>(row, "waiting")?).unwrap_or_default();
+        claims.next_in = until(get_time(row, "now")?, get_time(row, "next_at")?);
+    }
+    for row in &rows {
         match get::<Option<&str>>(row, "verdict")? {
             Some("claim") => match get::<Option<&str>>(row, "type")? {
                 Some(event_type) => claims.rows.push(read_claimed(row, event_type, claim)?),
@@ -339,19 +357,20 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
 
 fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Claimed> {
     let text = |column| Ok::<_, Error>(get::<Option<&str>>(row, column)?.map(Arc::from));
+    let now = get_time(row, "now")?;
     Ok(Claimed {
         lease: read_lease(row, claim.token)?,
         attempt: get::<i32>(row, "attempts")?.unsigned_abs(),
-        elapsed: duration(get(row, "elapsed")?),
-        due_for: duration(get(row, "due_for")?),
+        elapsed: until(get_time(row, "began_at")?, now).unwrap_or_default(),
+        due_for: until(get_time(row, "due_at")?, now).unwrap_or_default(),
         chain: text("chain")?,
         is_suspect: get(row, "is_suspect")?,
         message: Message {
             id: get(row, "item")?,
             event_type: event_type.into(),
             version: get::<i32>(row, "version")?.unsigned_abs(),
-            created_at: Timestamp(get(row, "created_at")?),
-            has_expired: get::<Option<bool>>(row, "has_expired")?.unwrap_or(false),
+            created_at: get_time(row, "created_at")?.unwrap_or(Timestamp(0)),
+            has_expired: get_time(row, "expires_at")?.is_some_and(|expires_at| Some(expires_at) <= now),
             ordering_key: text("ordering_key")?,
             origin: Origin {
                 source: get::<&str>(row, "source")?.into(),
@@ -383,7 +402,7 @@ pub(super) async fn renew(
     let statement = names.sql(
         "
         UPDATE steadfast.queue AS q
-        SET visible_at = c.now + l.lease * interval '1 microsecond'
+        SET leased_until = c.now + l.lease * interval '1 microsecond'
         FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS l (item, kind, epoch, token, lease),
              (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                      set_config('synchronous_commit', 'off', true)     AS is_light) AS c
@@ -457,7 +476,7 @@ pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Dura
         ), due AS MATERIALIZED (
             SELECT item, chain, number
             FROM steadfast.queue
-            WHERE kind = $2 AND visible_at <= (SELECT now FROM clock WHERE is_light IS NOT NULL)
+            WHERE kind = $2 AND visible_at <= (SELECT now FROM clock WHERE is_light IS NOT NULL) AND state = 'pending'
             ORDER BY visible_at
             LIMIT $4
         ), waiting AS MATERIALIZED (
@@ -478,7 +497,7 @@ pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Dura
         )
         UPDATE steadfast.queue AS q
         SET visible_at = c.now + ",
-        put_off!("w.ahead", "$3", "q.due_at"),
+        put_off!("w.ahead", "($3 * interval '1 microsecond')", "q.due_at"),
         "
         FROM locked AS l
         JOIN waiting AS w ON w.item = l.item,
@@ -511,7 +530,9 @@ pub(super) async fn put_back(
             UPDATE steadfast.queue AS q
             SET state      = CASE WHEN b.after IS NULL THEN 'dead' ELSE 'pending' END,
                 due_at     = CASE WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond' ELSE q.due_at END,
-                visible_at = CASE WHEN b.after IS NULL THEN 'infinity' ELSE c.now + b.after * interval '1 microsecond' END,
+                visible_at = CASE WHEN b.after IS NULL THEN 'infinity'
+                                  WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond'
+                                  ELSE q.visible_at END,
                 attempts   = q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END,
                 chain      = CASE WHEN b.leaves IS NULL THEN q.chain END,
                 token      = 0,
@@ -627,6 +648,20 @@ fn count(number: u32) -> i32 {
 
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+/// A time is sent as microseconds since 2000, and taken as such: there is nothing to compute for each row.
+fn get_time(row: &PgRow, column: &str) -> Result<Option<Timestamp>> {
+    const YEAR_2000: i64 = 946_684_800 * 1_000_000;
+    let time: Option<i64> = row
+        .try_get_unchecked(column)
+        .map_err(|error| PostgresStore::error(error, "reading a row of the queue"))?;
+    Ok(time.map(|micros| Timestamp(micros.saturating_add(YEAR_2000))))
+}
+
+/// How long a time is before another one.
+fn until(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
+    Some(duration(to?.0 - from?.0))
 }
 
 fn get<'r, T>(row: &'r PgRow, column: &str) -> Result<T>

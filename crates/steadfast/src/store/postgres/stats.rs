@@ -28,14 +28,14 @@ const NAMES: &str = "
 /// One row for each of these kinds. They are told, and not looked for in the same statement: the planner would expect a
 /// hundred of them, and compile a statement that is over sooner than that.
 ///
-/// What is visible has been due since then; what is not is leased, is due later, or waits for an earlier row of its chain,
-/// and only the row itself tells. What is dead is visible at infinity.
+/// What is visible has been due since then, or is leased, and then it is among the first; what is not is due later, or waits for
+/// an earlier row of its chain, and only the row itself tells. What is dead is visible at infinity.
 const KINDS: &str = "
     WITH clock AS MATERIALIZED (
         SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
     )
-    SELECT n.kind, visible.count AS visible, later.count AS later, dead.count AS dead, near.leased, near.waiting,
-           (extract(epoch FROM c.now - least(first.due_at, near.began)) * 1000000)::bigint AS oldest,
+    SELECT n.kind, visible.count AS visible, later.count AS later, dead.count AS dead, first.leased, near.waiting,
+           (extract(epoch FROM c.now - least(first.began, near.due_at)) * 1000000)::bigint AS oldest,
            (extract(epoch FROM c.now - least(first.due_at, near.due_at)) * 1000000)::bigint AS lag,
            (extract(epoch FROM c.now - k.seen_at) * 1000000)::bigint AS seen,
            (extract(epoch FROM k.paused_at) * 1000000)::bigint AS paused_at, k.paused_by, k.paused_reason,
@@ -59,18 +59,19 @@ const KINDS: &str = "
               WHERE q.kind = n.kind AND q.visible_at = 'infinity'
               ORDER BY q.visible_at LIMIT $3) AS part) AS dead
     CROSS JOIN LATERAL (
-        SELECT min(due_at) AS due_at
-        FROM (SELECT q.due_at FROM steadfast.queue AS q
+        SELECT count(*) FILTER (WHERE is_leased)       AS leased,
+               min(due_at)                             AS began,
+               min(due_at) FILTER (WHERE NOT is_leased) AS due_at
+        FROM (SELECT q.due_at, q.state = 'leased' AND q.leased_until > c.now AS is_leased
+              FROM steadfast.queue AS q
               WHERE q.kind = n.kind AND q.visible_at <= c.now
-              ORDER BY q.visible_at LIMIT $5) AS part) AS first
+              ORDER BY q.visible_at LIMIT $4) AS part) AS first
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE state = 'leased')                           AS leased,
-               count(*) FILTER (WHERE state = 'pending' AND due_at <= c.now)      AS waiting,
-               min(due_at) FILTER (WHERE state = 'leased' OR due_at <= c.now)     AS began,
-               min(due_at) FILTER (WHERE state = 'pending' AND due_at <= c.now)   AS due_at
-        FROM (SELECT q.state, q.due_at FROM steadfast.queue AS q
+        SELECT count(*) AS waiting, min(due_at) AS due_at
+        FROM (SELECT q.due_at FROM steadfast.queue AS q
               WHERE q.kind = n.kind AND q.visible_at > c.now AND q.visible_at < 'infinity'
-              ORDER BY q.visible_at LIMIT $4) AS part) AS near
+              ORDER BY q.visible_at LIMIT $4) AS part
+        WHERE part.due_at <= c.now) AS near
     ORDER BY n.kind";
 
 /// Counts the rows of the queue, kind by kind.
@@ -86,7 +87,6 @@ pub(super) async fn kinds(pool: &PgPool, names: &Names, offset: Offset) -> Resul
         .bind(kinds)
         .bind(COUNT_MAX + 1)
         .bind(NEAR_MAX + 1)
-        .bind(OLDEST_MAX)
         .fetch_all(pool)
         .await
         .map_err(fail)?;

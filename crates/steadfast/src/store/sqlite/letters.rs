@@ -19,7 +19,7 @@ macro_rules! columns {
         "
         SELECT q.item, q.kind, q.state, q.attempts, q.chain, q.number,
                q.due_at AS due_at,
-               CASE WHEN q.state = 'leased' THEN q.visible_at END AS leased_until,
+               CASE WHEN q.state = 'leased' THEN q.leased_until END AS leased_until,
                q.holder, NULL AS finished_at, NULL AS detail, m.type AS event_type, m.ordering_key,
                m.created_at AS created_at, m.expires_at AS expires_at,
                f.at AS failed_at, f.code, f.message, f.fingerprint "

@@ -81,13 +81,15 @@ pub(super) struct Glance {
 pub(super) async fn glance(readers: &SqlitePool, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Glance> {
     let statement = names.sql(
         "
-        SELECT (SELECT min(q.visible_at) FROM steadfast_queue AS q WHERE q.kind = w.value) AS visible_at,
+        SELECT EXISTS (SELECT 1 FROM steadfast_queue AS q
+                       WHERE q.kind = w.value AND q.visible_at <= $2
+                         AND (q.state <> 'leased' OR q.leased_until <= $2)) AS is_due,
                (SELECT min(q.visible_at) FROM steadfast_queue AS q WHERE q.kind = w.value AND q.visible_at > $2) AS next_at
         FROM json_each($1) AS w
         JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL",
     );
     let now = offset.now().0;
-    let rows: Vec<(Option<i64>, Option<i64>)> = sqlx::query_as(statement)
+    let rows: Vec<(bool, Option<i64>)> = sqlx::query_as(statement)
         .bind(encode_kinds(claim))
         .bind(now)
         .fetch_all(readers)
@@ -95,14 +97,13 @@ pub(super) async fn glance(readers: &SqlitePool, names: &Names, claim: &Claim<'_
         .map_err(|error| SqliteStore::error(error, "looking for rows that are due"))?;
     let next_at = rows.iter().filter_map(|(_, next)| *next).filter(|at| *at < NEVER).min();
     Ok(Glance {
-        is_due: rows
-            .iter()
-            .any(|(visible_at, _)| visible_at.is_some_and(|at| at <= now)),
+        is_due: rows.iter().any(|(is_due, _)| *is_due),
         next_in: next_at.map(|at| duration(at - now)),
     })
 }
 
-/// Claims rows that are due, and those whose lease has expired: both are visible.
+/// Claims rows that are due, and those whose lease has expired: both are visible. A lease leaves a row where it is in the index, so
+/// that claiming writes nothing but the row itself; the next claim passes it by.
 ///
 /// A row of a chain is left alone while an earlier one is there, and is not looked at again for a while: the next one not
 /// before the lease of the first could have expired, those behind it longer. Who ends a row shows the one behind it
@@ -127,7 +128,9 @@ async fn due_kinds(conn: &mut SqliteConnection, names: &Names, claim: &Claim<'_>
         SELECT w.key
         FROM json_each($1) AS w
         JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL
-        WHERE EXISTS (SELECT 1 FROM steadfast_queue AS q WHERE q.kind = w.value AND q.visible_at <= $2)",
+        WHERE EXISTS (SELECT 1 FROM steadfast_queue AS q
+                      WHERE q.kind = w.value AND q.visible_at <= $2
+                        AND (q.state <> 'leased' OR q.leased_until <= $2))",
     );
     let places: Vec<i64> = sqlx::query_scalar(statement)
         .bind(encode_kinds(claim))
@@ -185,7 +188,8 @@ async fn claim_kind(
                           WHERE earlier.chain = q.chain AND earlier.number < q.number
                           LIMIT 2)) AS ahead
             FROM steadfast_queue AS q
-            WHERE q.kind = $1 AND q.visible_at <= $2 AND NOT (q.state = 'leased' AND q.attempts >= $5)
+            WHERE q.kind = $1 AND q.visible_at <= $2
+              AND (q.state <> 'leased' OR (q.leased_until <= $2 AND q.attempts < $5))
             ORDER BY q.visible_at
             LIMIT $3
         ),
@@ -193,7 +197,7 @@ async fn claim_kind(
             SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, true AS is_suspect,
                    0 AS ahead
             FROM steadfast_queue AS q
-            WHERE q.kind = $1 AND q.state = 'leased' AND q.attempts >= $5
+            WHERE q.kind = $1 AND q.state = 'leased' AND q.leased_until <= $2 AND q.attempts >= $5
               -- It has its turn when those that have waited longer have had theirs; to look further is to read all of them.
               AND q.visible_at < (SELECT CASE WHEN count(*) < $3 THEN $2 + 1 ELSE max(visible_at) END FROM due)
             ORDER BY q.visible_at
@@ -230,6 +234,7 @@ async fn claim_kind(
             let waited = now - get::<i64>(row, "due_at")?;
             let wait = parked_for(ahead, waited, micros(wanted.lease));
             changes.parked.insert(item.to_owned(), now.saturating_add(wait).into());
+            claims.waiting += 1;
         } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
             changes.buried.push(Buried {
                 lease: read_lease(row, wanted, 0)?,
@@ -285,7 +290,7 @@ impl Changes {
             let take = names.sql(
                 "
                 UPDATE steadfast_queue
-                SET state = 'leased', epoch = epoch + 1, attempts = attempts + 1, token = $3, holder = $4, visible_at = $5,
+                SET state = 'leased', epoch = epoch + 1, attempts = attempts + 1, token = $3, holder = $4, leased_until = $5,
                     began_at = coalesce(began_at, $6)
                 WHERE item IN (SELECT value FROM json_each($1)) AND +kind = $2",
             );
@@ -392,7 +397,7 @@ pub(super) async fn renew(
     let statement = names.sql(
         "
         UPDATE steadfast_queue AS q
-        SET visible_at = $2 + (l.value ->> 'lease')
+        SET leased_until = $2 + (l.value ->> 'lease')
         FROM json_each($1) AS l
         WHERE q.item = l.value ->> 'item' AND q.kind = l.value ->> 'kind'
           AND q.epoch = l.value ->> 'epoch' AND q.token = l.value ->> 'token' AND q.state = 'leased'
@@ -474,12 +479,12 @@ pub(super) async fn park(
                 FROM (SELECT 1 FROM steadfast_queue AS earlier
                       WHERE earlier.chain = d.chain AND earlier.number < d.number
                       LIMIT 2)) AS ahead
-        FROM (SELECT item, chain, number, due_at, state
+        FROM (SELECT item, chain, number, due_at
               FROM steadfast_queue
-              WHERE kind = $1 AND visible_at <= $2
+              WHERE kind = $1 AND visible_at <= $2 AND state = 'pending'
               ORDER BY visible_at
               LIMIT $3) AS d
-        WHERE d.state = 'pending' AND ahead > 0",
+        WHERE ahead > 0",
     );
     let now = offset.now().0;
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(statement)
@@ -571,7 +576,9 @@ pub(super) async fn put_back(
         UPDATE steadfast_queue AS q
         SET state      = CASE WHEN b.value ->> 'at' IS NULL THEN 'dead' ELSE 'pending' END,
             due_at     = CASE WHEN b.value ->> 'at' > $3 THEN b.value ->> 'at' ELSE q.due_at END,
-            visible_at = coalesce(b.value ->> 'at', $2),
+            visible_at = CASE WHEN b.value ->> 'at' IS NULL THEN $2
+                              WHEN b.value ->> 'at' > $3 THEN b.value ->> 'at'
+                              ELSE q.visible_at END,
             attempts   = q.attempts - (b.value ->> 'gives_back'),
             chain      = CASE WHEN b.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
             token      = 0,

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::queue::NEVER;
 use super::{Names, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::outbox::stats::{
     COUNT_MAX, CountedKind, FinishedRow, KINDS_MAX, NEAR_MAX, OLDEST_MAX, PublishedRow, SAMPLE_MAX, SizeRow, TableSize,
 };
@@ -33,19 +33,18 @@ const KINDS: &str = "
            (SELECT count(*) FROM (SELECT 1 FROM steadfast_queue AS q
                                   WHERE q.kind = n.kind AND q.visible_at <= $1 LIMIT $3))          AS visible,
            (SELECT count(*) FROM (SELECT 1 FROM steadfast_queue AS q
-                                  WHERE q.kind = n.kind AND q.visible_at > $1 AND q.visible_at < $6 LIMIT $3)) AS later,
+                                  WHERE q.kind = n.kind AND q.visible_at > $1 AND q.visible_at < $5 LIMIT $3)) AS later,
            (SELECT count(*) FROM (SELECT 1 FROM steadfast_queue AS q
-                                  WHERE q.kind = n.kind AND q.visible_at = $6 LIMIT $3))           AS dead,
-           (SELECT min(due_at) FROM (SELECT q.due_at FROM steadfast_queue AS q
-                                     WHERE q.kind = n.kind AND q.visible_at <= $1
-                                     ORDER BY q.visible_at LIMIT $5))                              AS first_due,
-           (SELECT json_array(coalesce(sum(state = 'leased'), 0),
-                              coalesce(sum(state = 'pending' AND due_at <= $1), 0),
-                              min(iif(state = 'leased' OR due_at <= $1, due_at, NULL)),
-                              min(iif(state = 'pending' AND due_at <= $1, due_at, NULL)))
-            FROM (SELECT q.state, q.due_at FROM steadfast_queue AS q
-                  WHERE q.kind = n.kind AND q.visible_at > $1 AND q.visible_at < $6
-                  ORDER BY q.visible_at LIMIT $4))                                                 AS near,
+                                  WHERE q.kind = n.kind AND q.visible_at = $5 LIMIT $3))           AS dead,
+           (SELECT json_array(coalesce(sum(is_leased), 0), min(due_at), min(iif(is_leased, NULL, due_at)))
+            FROM (SELECT q.due_at, q.state = 'leased' AND q.leased_until > $1 AS is_leased FROM steadfast_queue AS q
+                  WHERE q.kind = n.kind AND q.visible_at <= $1
+                  ORDER BY q.visible_at LIMIT $4))                                                 AS first,
+           (SELECT json_array(count(*), min(due_at))
+            FROM (SELECT q.due_at FROM steadfast_queue AS q
+                  WHERE q.kind = n.kind AND q.visible_at > $1 AND q.visible_at < $5
+                  ORDER BY q.visible_at LIMIT $4)
+            WHERE due_at <= $1)                                                                    AS near,
            $1 - k.seen_at AS seen, k.paused_at, k.paused_by, k.paused_reason,
            EXISTS (SELECT 1 FROM steadfast_targets AS t
                    WHERE t.name = CASE instr(n.kind, '@') WHEN 0 THEN n.kind
@@ -62,7 +61,6 @@ pub(super) async fn kinds(readers: &SqlitePool, names: &Names, offset: Offset) -
         .bind(KINDS_MAX)
         .bind(COUNT_MAX + 1)
         .bind(NEAR_MAX + 1)
-        .bind(OLDEST_MAX)
         .bind(NEVER)
         .fetch_all(readers)
         .await
@@ -71,19 +69,24 @@ pub(super) async fn kinds(readers: &SqlitePool, names: &Names, offset: Offset) -
 }
 
 fn read_kind(row: &SqliteRow, now: i64) -> Result<CountedKind> {
-    // Leased, waiting, since when the oldest of both was due, and the oldest that waits.
-    let near: serde_json::Value = serde_json::from_str(get(row, "near")?).unwrap_or_default();
-    let first: Option<i64> = get(row, "first_due")?;
-    let age = |other: Option<i64>| first.into_iter().chain(other).min().map(|due_at| now - due_at);
+    let list = |column| Ok::<serde_json::Value, Error>(serde_json::from_str(get(row, column)?).unwrap_or_default());
+    // How many are leased, since when the oldest was due, and the oldest of those that nobody has.
+    let first = list("first")?;
+    // How many wait, and since when the oldest of them was due.
+    let near = list("near")?;
+    let age = |due: &serde_json::Value| {
+        let times = [due.as_i64(), near[1].as_i64()].into_iter().flatten();
+        times.min().map(|due_at| now - due_at)
+    };
     Ok(CountedKind {
         kind: get(row, "kind")?,
         visible: get(row, "visible")?,
         later: get(row, "later")?,
-        leased: near[0].as_i64().unwrap_or_default(),
-        waiting: near[1].as_i64().unwrap_or_default(),
+        leased: first[0].as_i64().unwrap_or_default(),
+        waiting: near[0].as_i64().unwrap_or_default(),
         dead: get(row, "dead")?,
-        oldest: age(near[2].as_i64()),
-        lag: age(near[3].as_i64()),
+        oldest: age(&first[1]),
+        lag: age(&first[2]),
         seen: get(row, "seen")?,
         paused_at: get(row, "paused_at")?,
         paused_by: get(row, "paused_by")?,

@@ -153,9 +153,9 @@ async fn a_process_that_stops_gives_back_what_it_has_not_begun() {
     publish_all(&worker, "slow", 10).await;
     eventually("one is begun", async || heard.load(Ordering::SeqCst) == 51).await;
     worker.stop();
-    // They have been due all the time.
+    // They were claimed, and are as if they had not been.
     let free = format!(
-        "SELECT count(*) FROM {} WHERE state = 'pending' AND attempts = 0 AND due_at < visible_at",
+        "SELECT count(*) FROM {} WHERE state = 'pending' AND attempts = 0 AND epoch = 1",
         Db::table("queue")
     );
     eventually("the others are free", async || {

@@ -806,7 +806,7 @@ async fn why_tells_a_lease_that_has_expired_and_a_message_that_has() {
     assert_eq!(words(&sf, id).await, [WhyWord::Expired]);
     harness
         .run(&format!(
-            "UPDATE {queue} SET state = 'leased', token = 1, holder = 'node-1', visible_at = {past}"
+            "UPDATE {queue} SET state = 'leased', token = 1, holder = 'node-1', leased_until = {past}"
         ))
         .await;
     assert_eq!(words(&sf, id).await, [WhyWord::LeaseExpired]);

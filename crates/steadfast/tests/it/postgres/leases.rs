@@ -44,7 +44,10 @@ async fn a_row_that_cannot_be_finished_costs_no_other_its_lease() {
     );
     eventually("both are begun", async || Db::count(&harness.admin, &both).await == 2).await;
 
-    let until = format!("SELECT (extract(epoch FROM visible_at) * 1000)::bigint {}", of("slow"));
+    let until = format!(
+        "SELECT (extract(epoch FROM leased_until) * 1000)::bigint {}",
+        of("slow")
+    );
     let leased_until = Db::count(&harness.admin, &until).await;
     let mut locked = harness.admin.begin().await.unwrap();
     let lock = format!("SELECT 1 {} FOR UPDATE OF q", of("quick"));

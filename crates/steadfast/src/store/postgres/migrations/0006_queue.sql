@@ -31,22 +31,24 @@ CREATE INDEX messages_by_age ON steadfast.messages USING brin (created_at) WITH 
 -- afterwards counts only while epoch and token are still his. What is done leaves this table.
 CREATE TABLE steadfast.queue (
     -- What stays as it is comes first: a change that leaves the beginning of a row alone takes less of the log.
-    due_at     timestamptz NOT NULL,
-    number     bigint,                           -- its place in the chain
-    item       uuid        NOT NULL,             -- the message
-    kind       text        NOT NULL,             -- what one must know to work on it: the target of a delivery
-    chain      text,                             -- rows of one chain are worked on one after another
-    visible_at timestamptz NOT NULL,             -- when it is looked at next: its due time, the end of its lease; never if dead
-    began_at   timestamptz,                      -- the first attempt
-    epoch      bigint      NOT NULL DEFAULT 0,   -- how often it was claimed; it never goes back
-    token      bigint      NOT NULL DEFAULT 0,   -- of the present lease, at random
-    attempts   integer     NOT NULL DEFAULT 0,
-    state      text        NOT NULL,             -- pending, leased or dead
-    holder     text,                             -- who has the lease, for people
+    due_at       timestamptz NOT NULL,
+    number       bigint,                         -- its place in the chain
+    item         uuid        NOT NULL,           -- the message
+    kind         text        NOT NULL,           -- what one must know to work on it: the target of a delivery
+    chain        text,                           -- rows of one chain are worked on one after another
+    visible_at   timestamptz NOT NULL,           -- when it is looked at first: its due time, later if others are ahead; never if dead
+    leased_until timestamptz,                    -- when others may have it, if it is leased
+    began_at     timestamptz,                    -- the first attempt
+    epoch        bigint      NOT NULL DEFAULT 0, -- how often it was claimed; it never goes back
+    token        bigint      NOT NULL DEFAULT 0, -- of the present lease, at random
+    attempts     integer     NOT NULL DEFAULT 0,
+    state        text        NOT NULL,           -- pending, leased or dead
+    holder       text,                           -- who has the lease, for people
 
     -- A message is delivered to a target once: this constraint is the promise.
     CONSTRAINT queue_one PRIMARY KEY (item, kind)
--- Every row is claimed once, as a rule: there is room on its page for the second version.
+-- Every row is claimed once, as a rule. There is room on its page for the second version, and nothing that a claim changes is in
+-- an index, so it is written there and nowhere else.
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 -- For the claim, kind by kind.

@@ -24,18 +24,19 @@ CREATE TABLE steadfast_messages (
 -- Leased rows: work that is still to do. Whoever works on a row holds its lease, and everything that he says about it
 -- afterwards counts only while epoch and token are still his. What is done leaves this table.
 CREATE TABLE steadfast_queue (
-    visible_at INTEGER NOT NULL,            -- when it is looked at next: its due time, the end of its lease; never if dead
-    due_at     INTEGER NOT NULL,
-    began_at   INTEGER,                     -- the first attempt
-    number     INTEGER,                     -- its place in the chain
-    epoch      INTEGER NOT NULL DEFAULT 0,  -- how often it was claimed; it never goes back
-    token      INTEGER NOT NULL DEFAULT 0,  -- of the present lease, at random
-    attempts   INTEGER NOT NULL DEFAULT 0,
-    item       TEXT    NOT NULL,            -- the message
-    state      TEXT    NOT NULL,            -- pending, leased or dead
-    kind       TEXT    NOT NULL,            -- what one must know to work on it: the target of a delivery
-    chain      TEXT,                        -- rows of one chain are worked on one after another
-    holder     TEXT,                        -- who has the lease, for people
+    visible_at   INTEGER NOT NULL,            -- when it is looked at first: its due time, later if others are ahead; never if dead
+    due_at       INTEGER NOT NULL,
+    leased_until INTEGER,                     -- when others may have it, if it is leased; in no index, so a claim changes none
+    began_at     INTEGER,                     -- the first attempt
+    number       INTEGER,                     -- its place in the chain
+    epoch        INTEGER NOT NULL DEFAULT 0,  -- how often it was claimed; it never goes back
+    token        INTEGER NOT NULL DEFAULT 0,  -- of the present lease, at random
+    attempts     INTEGER NOT NULL DEFAULT 0,
+    item         TEXT    NOT NULL,            -- the message
+    state        TEXT    NOT NULL,            -- pending, leased or dead
+    kind         TEXT    NOT NULL,            -- what one must know to work on it: the target of a delivery
+    chain        TEXT,                        -- rows of one chain are worked on one after another
+    holder       TEXT,                        -- who has the lease, for people
 
     -- A message is delivered to a target once: this constraint is the promise.
     CONSTRAINT queue_one PRIMARY KEY (item, kind)
