@@ -8,9 +8,11 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::{Buried, Claim, Claimed, Wanted};
+use super::line::{Line, Meanwhile};
+use super::{Buried, Claim, Claimed, Claims, Wanted};
 use crate::clock::random;
 use crate::error::Result;
+use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
@@ -26,41 +28,83 @@ pub(super) struct Found {
     pub(super) has_more: bool,
 }
 
+impl Found {
+    pub(super) fn no_room() -> Self {
+        Self {
+            rows: Vec::new(),
+            is_full: true,
+            has_more: false,
+        }
+    }
+}
+
+/// A claim that is about to be made.
+pub(super) struct Plan {
+    wanted: Vec<Wanted>,
+    freed: Vec<Arc<str>>,
+    takes_suspect: bool,
+    token: i64,
+}
+
+impl Plan {
+    pub(super) async fn ask<Db: Database>(
+        &self,
+        line: &mut Line<Db>,
+        sf: &Steadfast<Db>,
+        holder: &str,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<Claims> {
+        let claim = Claim {
+            wanted: &self.wanted,
+            freed: &self.freed,
+            takes_suspect: self.takes_suspect,
+            token: self.token,
+            holder,
+        };
+        let offset = sf.clock().ahead();
+        let asking = async |store: &Db::Store, link: &mut _| store.claim(link, &claim, offset).await;
+        line.ask("claim rows", meanwhile, asking).await
+    }
+}
+
 impl<Db: Database> Engine<Db> {
     /// Claims what there is room for.
     pub(super) async fn claim(&mut self) -> Result<Found> {
+        let Some(plan) = self.plan_claim() else {
+            return Ok(Found::no_room());
+        };
+        let meanwhile = Meanwhile::new(&self.held, self.pace.lease);
+        let claims = plan.ask(&mut self.line, &self.sf, &self.holder, meanwhile).await;
+        self.take_claims(plan, claims).await
+    }
+
+    /// What to claim; `None`: there is room for nothing.
+    pub(super) fn plan_claim(&mut self) -> Option<Plan> {
         let wanted = self.wanted();
         if wanted.is_empty() {
             self.next_in = None;
-            return Ok(Found {
-                rows: Vec::new(),
-                is_full: true,
-                has_more: false,
-            });
+            return None;
         }
         let mut freed = std::mem::take(&mut self.freed);
         // Two who wait for the same rows do so in the same order.
         freed.sort_unstable();
         freed.dedup();
-        let holder = self.holder.clone();
-        let claim = Claim {
-            wanted: &wanted,
-            freed: &freed,
+        Some(Plan {
+            wanted,
+            freed,
             takes_suspect: !self.held.values().any(|held| held.claimed.is_suspect),
             token: (random() >> 1).cast_signed(),
-            holder: &holder,
-        };
-        let sf = self.sf.clone();
-        let claims = self
-            .ask("claim rows", async |link| {
-                sf.store().claim(link, &claim, sf.clock().ahead()).await
-            })
-            .await;
+        })
+    }
+
+    /// Takes note of what was claimed.
+    pub(super) async fn take_claims(&mut self, plan: Plan, claims: Result<Claims>) -> Result<Found> {
+        let Plan { wanted, freed, .. } = plan;
         let claims = match claims {
             Ok(claims) => claims,
             Err(error) => {
                 // Nobody else looks at these chains soon.
-                self.freed = freed;
+                self.freed.extend(freed);
                 return Err(error);
             }
         };
@@ -89,11 +133,10 @@ impl<Db: Database> Engine<Db> {
 
     /// Puts off what has others ahead of it, beyond what a claim has room for. What fails is done by later claims, only slower.
     async fn park(&mut self, wanted: &[Wanted]) {
-        let sf = self.sf.clone();
-        for wanted in wanted {
-            let parking = self.ask("park rows", async |link| {
-                let offset = sf.clock().ahead();
-                sf.store().park(link, &wanted.kind, wanted.lease, offset).await
+        let offset = self.sf.clock().ahead();
+        for Wanted { kind, lease, .. } in wanted {
+            let parking = self.ask("park rows", async |store, link| {
+                store.park(link, kind, *lease, offset).await
             });
             if let Err(error) = parking.await {
                 telemetry::not_parked(&error);

@@ -9,13 +9,15 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::claim::Found;
 use super::finish::Finished;
 use super::lane::Lane;
+use super::line::{Line, Meanwhile};
 use super::point::{WorkId, WorkPoint};
 use super::renew::let_go_in_time;
 use super::{Claimed, Ended, LEASE, Work, WorkOptions};
 use crate::clock::random;
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::failure::Failure;
 use crate::lease::Lease;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
@@ -23,10 +25,9 @@ use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
-/// How long a statement of the engine may take, as a part of the shortest lease and within these bounds. They are quick; one
-/// that is not has lost its connection, or waits for a lock that nobody should hold, and leases have to be renewed meanwhile.
-const STATEMENT_PART: u32 = 6;
-const STATEMENT_LIMITS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+/// From how many rows on that have ended the next are claimed at the same time, over a second connection: fewer are said sooner
+/// than it is opened.
+const MANY: usize = 100;
 
 /// How long others are waited for when more could be claimed, so that rows are finished and claimed many at a time.
 const LINGER: Duration = Duration::from_millis(2);
@@ -110,7 +111,9 @@ pub(crate) struct Engine<Db: Database> {
     pub(super) works: HashMap<Arc<str>, Arc<dyn Work<Db>>>,
     pub(super) pace: Pace,
     pub(super) holder: String,
-    link: Option<<Db::Store as Store<Db>>::Link>,
+    pub(super) line: Line<Db>,
+    /// For what has ended, while much does.
+    second_line: Line<Db>,
     pub(super) held: HashMap<Lease, Held>,
     pub(super) in_flight: HashMap<Arc<str>, u32>,
     pub(super) lanes: HashMap<Arc<str>, Arc<Lane>>,
@@ -139,9 +142,10 @@ impl<Db: Database> Engine<Db> {
             lanes: works.keys().map(|kind| (kind.clone(), Arc::default())).collect(),
             works,
             holder: holder(&sf),
+            line: Line::hearing(&sf),
+            second_line: Line::deaf(&sf),
             sf,
             pace,
-            link: None,
             held: HashMap::new(),
             in_flight: HashMap::new(),
             finished: Vec::new(),
@@ -166,26 +170,25 @@ impl<Db: Database> Engine<Db> {
                 self.give_back(Lane::is_impatient);
                 // Whatever becomes of the rest, leases are renewed.
                 self.renew().await?;
-                self.finish().await?;
-                if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
-                    look_at = look_at.min(back_at);
-                }
                 if seen_at.is_none_or(|seen_at| seen_at.elapsed() >= SEEN_EVERY) {
                     self.see_kinds().await?;
                     seen_at = Some(Instant::now());
                 }
-                if !may_claim {
-                    return Ok(false);
-                }
                 let asked_at = Instant::now();
-                let found = self.claim().await?;
-                is_full = found.is_full;
-                let wait = self.next_in.unwrap_or(self.pace.poll).min(self.pace.poll);
-                look_at = asked_at + if self.pace.is_fixed { self.pace.poll } else { wait };
-                for row in found.rows {
-                    self.start(row, asked_at);
+                let (said, found) = self.finish_and_claim(may_claim).await;
+                let mut has_more = false;
+                if let Some(found) = found? {
+                    (is_full, has_more) = (found.is_full, found.has_more && !self.pace.is_fixed);
+                    let wait = self.next_in.unwrap_or(self.pace.poll).min(self.pace.poll);
+                    look_at = asked_at + if self.pace.is_fixed { self.pace.poll } else { wait };
+                    for row in found.rows {
+                        self.start(row, asked_at);
+                    }
                 }
-                Ok::<_, Error>(found.has_more && !self.pace.is_fixed)
+                if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
+                    look_at = look_at.min(back_at);
+                }
+                said.map(|()| has_more)
             };
             may_claim = match step.await {
                 Ok(has_more) => {
@@ -212,6 +215,42 @@ impl<Db: Database> Engine<Db> {
         self.stop().await;
     }
 
+    /// Says what has ended, and claims what there is room for if that is wanted; at the same time if much has ended.
+    async fn finish_and_claim(&mut self, may_claim: bool) -> (Result<()>, Result<Option<Found>>) {
+        if self.finished.len() < MANY || !may_claim {
+            let said = self.finish().await;
+            if said.is_err() || !may_claim {
+                return (said, Ok(None));
+            }
+            return (said, self.claim().await.map(Some));
+        }
+        let finished = self.sort_finished();
+        let plan = self.plan_claim();
+        let Self {
+            sf,
+            line,
+            second_line,
+            holder,
+            held,
+            ..
+        } = self;
+        let meanwhile = Meanwhile::new(held, self.pace.lease);
+        let saying = finished.say(second_line, sf.clock().ahead(), meanwhile);
+        let claiming = async {
+            match &plan {
+                Some(plan) => Some(plan.ask(line, sf, holder, meanwhile).await),
+                None => None,
+            }
+        };
+        let (said, claims) = tokio::join!(saying, claiming);
+        let said = self.has_said(finished, said);
+        let found = match plan.zip(claims) {
+            Some((plan, claims)) => self.take_claims(plan, claims).await,
+            None => Ok(Found::no_room()),
+        };
+        (said, found.map(Some))
+    }
+
     /// Waits for something to happen, and says whether to claim then.
     async fn wait(&mut self, look_at: Instant, is_full: bool, stopping: &CancellationToken) -> bool {
         let impatient_at = self.lanes.values().filter_map(|lane| lane.impatient_at()).min();
@@ -219,24 +258,16 @@ impl<Db: Database> Engine<Db> {
             .into_iter()
             .flatten()
             .fold(look_at, Instant::min);
+        if self.held.is_empty() && self.finished.is_empty() {
+            self.second_line.close();
+        }
         let sf = self.sf.clone();
-        let listen = async {
-            match &mut self.link {
-                Some(link) if !self.pace.is_fixed => sf.store().woken(link).await,
-                _ => std::future::pending().await,
-            }
-        };
         let hears = !self.pace.is_fixed;
         let may_claim = tokio::select! {
             () = stopping.cancelled() => false,
             () = tokio::time::sleep_until(until.into()) => Instant::now() >= look_at,
             () = sf.wake().here.notified(), if hears => true,
-            heard = listen => {
-                if heard.is_err() {
-                    self.link = None;
-                }
-                true
-            }
+            () = self.line.woken(), if hears => true,
             Some(ended) = self.ended.recv() => {
                 self.note(ended);
                 if is_full {
@@ -355,44 +386,21 @@ impl<Db: Database> Engine<Db> {
     async fn see_kinds(&mut self) -> Result<()> {
         let mut kinds: Vec<_> = self.works.keys().cloned().collect();
         kinds.sort_unstable();
-        let sf = self.sf.clone();
-        self.ask("say which kinds are known", async |link| {
-            sf.store().see_kinds(link, &kinds, sf.clock().ahead()).await
+        let offset = self.sf.clock().ahead();
+        self.ask("say which kinds are known", async |store, link| {
+            store.see_kinds(link, &kinds, offset).await
         })
         .await
     }
 
-    /// Asks the database, within a limit. What was asked in vain, or got no answer, is asked over a new connection. Work whose
-    /// lease ends meanwhile is told so in time.
+    /// Asks the database, within a limit.
     pub(super) async fn ask<T>(
         &mut self,
         statement: &'static str,
-        ask: impl AsyncFnOnce(&mut <Db::Store as Store<Db>>::Link) -> Result<T>,
+        ask: impl AsyncFnOnce(&Db::Store, &mut <Db::Store as Store<Db>>::Link) -> Result<T>,
     ) -> Result<T> {
-        self.sf.ask(statement);
-        let Self { sf, link, held, .. } = self;
-        let shortest = held.values().map(|held| held.lease).min().unwrap_or(self.pace.lease);
-        let [at_least, at_most] = STATEMENT_LIMITS;
-        let limit = (shortest / STATEMENT_PART).clamp(at_least, at_most);
-        let asked = tokio::time::timeout(limit, async {
-            let link = match link {
-                Some(link) => link,
-                link => link.insert(sf.store().open_link().await?),
-            };
-            ask(link).await
-        });
-        let answer = tokio::select! {
-            answer = asked => answer,
-            never = let_go_in_time(held) => match never {},
-        };
-        let answer = answer.unwrap_or_else(|_| {
-            let message = format!("the database did not answer the engine within {limit:?}");
-            Err(Error::new(Code::Unreachable, message))
-        });
-        if answer.is_err() {
-            self.link = None;
-        }
-        answer
+        let meanwhile = Meanwhile::new(&self.held, self.pace.lease);
+        self.line.ask(statement, meanwhile, ask).await
     }
 }
 

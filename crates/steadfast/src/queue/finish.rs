@@ -7,8 +7,9 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::engine::{Engine, Held};
+use super::line::{Line, Meanwhile};
 use super::{Back, Claimed, Done, Ended, FailureRow};
-use crate::clock::random;
+use crate::clock::{Offset, random};
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind};
 use crate::lease::Lease;
@@ -143,77 +144,113 @@ impl<'f> Tally<'f> {
     }
 }
 
-impl<Db: Database> Engine<Db> {
-    /// Says what has ended. What cannot be said now is said later; if it is too late then, the rows are done again.
-    pub(super) async fn finish(&mut self) -> Result<()> {
-        let (mut ended, mut failed, mut given_back) = (Vec::new(), Vec::new(), Vec::new());
-        for finished in std::mem::take(&mut self.finished) {
-            match finished.ended {
-                Ended::Failed(_) => failed.push(finished),
-                Ended::GivenBack => given_back.push(finished),
-                _ => ended.push(finished),
-            }
-        }
-        // Each statement by itself: what one of them has said is not said again when another fails.
-        let said = [
-            self.say_or_keep(ended).await,
-            self.say_or_keep(failed).await,
-            self.say_or_keep(given_back).await,
-        ];
-        said.into_iter().collect()
+/// What has ended, sorted by what is said of it. Each is a statement by itself: what one of them has said is not said again when
+/// another fails.
+#[derive(Default)]
+pub(super) struct Sorted {
+    ended: Vec<Finished>,
+    failed: Vec<Finished>,
+    given_back: Vec<Finished>,
+}
+
+/// What came of saying it: when the earliest of the rows that went back is due again, if any has gone back.
+pub(super) type Said = Result<Option<Instant>>;
+
+impl Sorted {
+    fn parts(&self) -> [&Vec<Finished>; 3] {
+        [&self.ended, &self.failed, &self.given_back]
     }
 
-    async fn say_or_keep(&mut self, finished: Vec<Finished>) -> Result<()> {
-        if finished.is_empty() {
-            return Ok(());
-        }
-        let said = self.say(&finished).await;
-        if said.is_ok() {
-            let chains = finished.iter().map(|finished| finished.held.claimed.chain.clone());
-            self.freed.extend(chains.flatten());
-        } else {
-            // Only what may still be ours is kept: the rest is somebody else's by now.
-            let now = Instant::now();
-            let kept = finished.into_iter().filter(|finished| finished.held.lost_at > now);
-            self.finished.extend(kept);
+    pub(super) async fn say<Db: Database>(
+        &self,
+        line: &mut Line<Db>,
+        offset: Offset,
+        meanwhile: Meanwhile<'_>,
+    ) -> [Said; 3] {
+        let mut said = [Ok(None), Ok(None), Ok(None)];
+        for (said, part) in said.iter_mut().zip(self.parts()) {
+            *said = say(part, line, offset, meanwhile).await;
         }
         said
     }
+}
 
-    async fn say(&mut self, finished: &[Finished]) -> Result<()> {
-        let mut ends = Ends::default();
-        for finished in finished {
-            judge(finished, &mut ends);
-        }
-        let sf = self.sf.clone();
-        let offset = sf.clock().ahead();
-        let mut tally = Tally::default();
-        if !ends.done.is_empty() {
-            let held = self
-                .ask("finish rows", async |link| {
-                    sf.store().finish(link, &ends.done, offset).await
-                })
-                .await?;
-            let held = StillHeld::of(ends.done.len(), &held);
-            tally.add(ends.done.iter().map(|done| (done.lease, done.state)), &held);
-        }
-        if !ends.back.is_empty() {
-            let held = self
-                .ask("put rows back", async |link| {
-                    sf.store().put_back(link, &ends.back, offset).await
-                })
-                .await?;
-            let back_in = ends.told.iter().filter_map(|told| told.after).min();
-            let back_at = back_in.map(|back_in| Instant::now() + back_in);
-            self.back_at = [self.back_at, back_at].into_iter().flatten().min();
-            let held = StillHeld::of(ends.back.len(), &held);
-            tally.add(ends.told.iter().map(|told| (&told.claimed.lease, told.result())), &held);
-            let told = ends.told.iter().filter(|told| held.has(&told.claimed.lease));
-            told.for_each(Told::tell);
-        }
-        tally.tell(finished);
-        Ok(())
+impl<Db: Database> Engine<Db> {
+    /// Says what has ended. What cannot be said now is said later; if it is too late then, the rows are done again.
+    pub(super) async fn finish(&mut self) -> Result<()> {
+        let finished = self.sort_finished();
+        let meanwhile = Meanwhile::new(&self.held, self.pace.lease);
+        let said = finished.say(&mut self.line, self.sf.clock().ahead(), meanwhile).await;
+        self.has_said(finished, said)
     }
+
+    pub(super) fn sort_finished(&mut self) -> Sorted {
+        let mut sorted = Sorted::default();
+        for finished in std::mem::take(&mut self.finished) {
+            let part = match finished.ended {
+                Ended::Failed(_) => &mut sorted.failed,
+                Ended::GivenBack => &mut sorted.given_back,
+                _ => &mut sorted.ended,
+            };
+            part.push(finished);
+        }
+        sorted
+    }
+
+    /// Takes note of what could be said, and keeps the rest.
+    pub(super) fn has_said(&mut self, finished: Sorted, said: [Said; 3]) -> Result<()> {
+        let parts = [finished.ended, finished.failed, finished.given_back];
+        let mut result = Ok(());
+        for (finished, said) in parts.into_iter().zip(said) {
+            match said {
+                Ok(back_at) => {
+                    self.back_at = [self.back_at, back_at].into_iter().flatten().min();
+                    let chains = finished.iter().map(|finished| finished.held.claimed.chain.clone());
+                    self.freed.extend(chains.flatten());
+                }
+                Err(error) => {
+                    // Only what may still be ours is kept: the rest is somebody else's by now.
+                    let now = Instant::now();
+                    let kept = finished.into_iter().filter(|finished| finished.held.lost_at > now);
+                    self.finished.extend(kept);
+                    result = Err(error);
+                }
+            }
+        }
+        result
+    }
+}
+
+async fn say<Db: Database>(
+    finished: &[Finished],
+    line: &mut Line<Db>,
+    offset: Offset,
+    meanwhile: Meanwhile<'_>,
+) -> Said {
+    let mut ends = Ends::default();
+    for finished in finished {
+        judge(finished, &mut ends);
+    }
+    let mut tally = Tally::default();
+    let mut back_at = None;
+    if !ends.done.is_empty() {
+        let asking = async |store: &Db::Store, link: &mut _| store.finish(link, &ends.done, offset).await;
+        let held = line.ask("finish rows", meanwhile, asking).await?;
+        let held = StillHeld::of(ends.done.len(), &held);
+        tally.add(ends.done.iter().map(|done| (done.lease, done.state)), &held);
+    }
+    if !ends.back.is_empty() {
+        let asking = async |store: &Db::Store, link: &mut _| store.put_back(link, &ends.back, offset).await;
+        let held = line.ask("put rows back", meanwhile, asking).await?;
+        let back_in = ends.told.iter().filter_map(|told| told.after).min();
+        back_at = back_in.map(|back_in| Instant::now() + back_in);
+        let held = StillHeld::of(ends.back.len(), &held);
+        tally.add(ends.told.iter().map(|told| (&told.claimed.lease, told.result())), &held);
+        let told = ends.told.iter().filter(|told| held.has(&told.claimed.lease));
+        told.for_each(Told::tell);
+    }
+    tally.tell(finished);
+    Ok(back_at)
 }
 
 /// What becomes of a row whose work ended like this.

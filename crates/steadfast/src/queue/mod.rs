@@ -6,7 +6,7 @@
 //! is held, which every statement compares: who was paused, cut off or believed dead changes nothing.
 //!
 //! What a row means is somebody else's: [`Work`] runs it. Deliveries of messages are the first kind of work
-//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows, lets them through [`lane`]s, [`renew`]s what it holds, and [`finish`]es
+//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows over its [`line`], lets them through [`lane`]s, [`renew`]s what it holds, and [`finish`]es
 //! what has ended; [`wake`] tells it when there may be something to do.
 
 mod claim;
@@ -14,6 +14,7 @@ mod engine;
 mod finish;
 mod health;
 mod lane;
+mod line;
 mod point;
 mod renew;
 pub(crate) mod wake;

@@ -37,11 +37,11 @@ impl<Db: Database> Engine<Db> {
         }
         let leases: Vec<_> = due.iter().map(|held| (held.claimed.clone(), held.lease)).collect();
         let pairs: Vec<_> = leases.iter().map(|(claimed, lease)| (&claimed.lease, *lease)).collect();
-        let sf = self.sf.clone();
         let asked_at = Instant::now();
+        let offset = self.sf.clock().ahead();
         let kept = self
-            .ask("renew leases", async |link| {
-                sf.store().renew(link, &pairs, sf.clock().ahead()).await
+            .ask("renew leases", async |store, link| {
+                store.renew(link, &pairs, offset).await
             })
             .await?;
         for (claimed, lease) in &leases {

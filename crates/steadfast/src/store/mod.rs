@@ -207,6 +207,8 @@ pub(crate) trait Store<Db: Database>:
     type Link: Send;
     /// Opens it.
     fn open_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
+    /// Opens one that hears nothing.
+    fn open_deaf_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
     /// Waits until another process announces something. It may be dropped at any time.
     fn woken(&self, link: &mut Self::Link) -> impl Future<Output = Result<()>> + Send;
     /// Tells other processes that there may be something to do.

@@ -93,7 +93,11 @@ macro_rules! among {
             Among::Queue => concat!($begin!(), fitting!("steadfast.queue", "true"), $end),
             Among::Pending => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'pending'"), $end),
             Among::Leased => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'leased'"), $end),
-            Among::Dead => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'dead'"), $end),
+            Among::Dead => concat!(
+                $begin!(),
+                fitting!("steadfast.queue", "q.visible_at = 'infinity'"),
+                $end
+            ),
             Among::NotLeased => concat!($begin!(), fitting!("steadfast.queue", "q.state <> 'leased'"), $end),
             Among::History("skipped") => {
                 concat!(
@@ -163,7 +167,7 @@ impl Letters<Postgres> for PostgresStore {
                      min(failed_at) AS first_at, max(failed_at) AS last_at
               FROM (",
             columns!(),
-            fitting!("steadfast.queue", "q.state = 'dead'"),
+            fitting!("steadfast.queue", "q.visible_at = 'infinity'"),
             "
                     AND f.fingerprint IS NOT NULL
                     LIMIT $10::bigint) AS dead
@@ -295,7 +299,7 @@ impl Letters<Postgres> for PostgresStore {
             ),
             _ => concat!(
                 columns!(),
-                fitting!("steadfast.queue", "q.state = 'dead'"),
+                fitting!("steadfast.queue", "q.visible_at = 'infinity'"),
                 "ORDER BY q.item, q.kind LIMIT $10::bigint FOR UPDATE OF q"
             ),
         };

@@ -369,7 +369,11 @@ impl Store<Postgres> for PostgresStore {
     type Link = queue::Link;
 
     async fn open_link(&self) -> Result<queue::Link> {
-        queue::open(self).await
+        queue::open(self, Some(&queue::channel(&self.names))).await
+    }
+
+    async fn open_deaf_link(&self) -> Result<queue::Link> {
+        queue::open(self, None).await
     }
 
     async fn woken(&self, link: &mut queue::Link) -> Result<()> {

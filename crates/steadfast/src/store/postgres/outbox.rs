@@ -58,70 +58,92 @@ macro_rules! publish {
     };
 }
 
+/// The same for one message that has no ordering key, as most transactions have it: there is nothing to lock, and each place is a
+/// value. An executor that starts fewer parts is a tenth of the whole transaction.
+macro_rules! publish_one {
+    () => {
+        "
+        WITH clock AS MATERIALIZED (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
+        ), said AS (
+            INSERT INTO steadfast.messages
+                   (number, created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id,
+                    traceparent, ordering_key, redacted, payload)
+            SELECT nextval('steadfast.numbers'), c.now, c.now + $7 * interval '1 microsecond', $5, $3, $4, $14,
+                   'application/json', $10, $11, $12, $8, $9, $13
+            FROM clock AS c
+        ), sent AS (
+            INSERT INTO steadfast.queue (visible_at, due_at, item, state, kind)
+            SELECT c.now + $6 * interval '1 microsecond', c.now + $6 * interval '1 microsecond', $3, 'pending',
+                   t.name || CASE WHEN t.is_versioned AND $5 > 1 THEN '@' || $5 ELSE '' END
+            FROM clock AS c
+            CROSS JOIN LATERAL (
+                SELECT DISTINCT name, is_versioned
+                FROM steadfast.targets
+                WHERE pattern = $4
+                   OR (right(pattern, 1) = '*' AND left($4, length(pattern) - 1) = left(pattern, -1))) AS t
+        )"
+    };
+}
+
+/// The statement that writes these messages and ends like this.
+macro_rules! publishing {
+    ($names:expr, $messages:expr, $($end:tt)*) => {
+        $names.sql(match find_plain($messages) {
+            Some(_) => concat!(publish_one!(), $($end)*),
+            None => concat!(publish!(), $($end)*),
+        })
+    };
+}
+
+/// The one message, if it is one that has no ordering key.
+fn find_plain(messages: &[NewMessage]) -> Option<&NewMessage> {
+    match messages {
+        [message] if message.ordering_key.is_none() => Some(message),
+        _ => None,
+    }
+}
+
+/// The fields of messages, in their places: each as it is, or a list of each.
 macro_rules! bind_messages {
     ($query:expr, $names:expr, $messages:expr, $offset:expr) => {{
         let messages: &[NewMessage] = $messages;
-        $query
-            .bind($offset.0)
-            .bind(locks($names, messages))
-            .bind(messages.iter().map(|message| message.id).collect::<Vec<_>>())
-            .bind(messages.iter().map(|message| message.event_type).collect::<Vec<_>>())
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| i32::try_from(message.version).unwrap_or(i32::MAX))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(messages.iter().map(|message| micros(message.delay)).collect::<Vec<_>>())
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.expires_after.map(micros))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.ordering_key.as_deref())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.redacted.as_deref())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.origin.correlation_id.as_deref())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.origin.causation_id.as_deref())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.origin.traceparent.as_deref())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| message.payload.as_bytes())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                messages
-                    .iter()
-                    .map(|message| &*message.origin.source)
-                    .collect::<Vec<_>>(),
-            )
+        let query = $query.bind($offset.0).bind(locks($names, messages));
+        match find_plain(messages) {
+            Some(message) => bind_fields!(query, message, one),
+            None => bind_fields!(query, messages, many),
+        }
     }};
+}
+
+macro_rules! bind_fields {
+    ($query:expr, $messages:expr, $shape:ident) => {
+        $query
+            .bind($shape($messages, |message| message.id))
+            .bind($shape($messages, |message| message.event_type))
+            .bind($shape($messages, |message| {
+                i32::try_from(message.version).unwrap_or(i32::MAX)
+            }))
+            .bind($shape($messages, |message| micros(message.delay)))
+            .bind($shape($messages, |message| message.expires_after.map(micros)))
+            .bind($shape($messages, |message| message.ordering_key.as_deref()))
+            .bind($shape($messages, |message| message.redacted.as_deref()))
+            .bind($shape($messages, |message| message.origin.correlation_id.as_deref()))
+            .bind($shape($messages, |message| message.origin.causation_id.as_deref()))
+            .bind($shape($messages, |message| message.origin.traceparent.as_deref()))
+            .bind($shape($messages, |message| message.payload.as_bytes()))
+            .bind($shape($messages, |message| &*message.origin.source))
+    };
+}
+
+/// A field of the one message.
+fn one<'m, T>(message: &'m NewMessage, field: impl Fn(&'m NewMessage) -> T) -> T {
+    field(message)
+}
+
+/// A field of each message.
+fn many<'m, T>(messages: &'m [NewMessage], field: impl Fn(&'m NewMessage) -> T) -> Vec<T> {
+    messages.iter().map(field).collect()
 }
 
 /// The advisory locks of the ordering keys, each once and in order, so that two who want the same ones do not wait for
@@ -143,10 +165,11 @@ pub(super) async fn publish(
     messages: &[NewMessage],
     offset: Offset,
 ) -> Result<()> {
-    let statement = names.sql(concat!(
-        publish!(),
+    let statement = publishing!(
+        names,
+        messages,
         "SELECT coalesce(current_setting('sf.transaction', true), '') = 'open'"
-    ));
+    );
     let is_open: bool = bind_messages!(sqlx::query_scalar(statement), names, messages, offset)
         .fetch_one(conn)
         .await
@@ -161,7 +184,7 @@ pub(super) async fn publish_as_guest(
     messages: &[NewMessage],
     offset: Offset,
 ) -> Result<()> {
-    let statement = names.sql(concat!(publish!(), "SELECT 1"));
+    let statement = publishing!(names, messages, "SELECT 1");
     bind_messages!(sqlx::query(statement), names, messages, offset)
         .execute(conn)
         .await
@@ -171,8 +194,9 @@ pub(super) async fn publish_as_guest(
 
 /// Writes messages and the key with its outcome: see [`keys::settle`].
 pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &Settlement<'_>) -> Result<bool> {
-    let statement = names.sql(concat!(
-        publish!(),
+    let statement = publishing!(
+        names,
+        settlement.messages,
         ", settled AS (
             INSERT INTO steadfast.keys
                    (hash, scope, tenant, owner, operation, value, fingerprint,
@@ -184,7 +208,7 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
             RETURNING 1
         )
         SELECT count(*) FROM settled"
-    ));
+    );
     let Settlement { key, stored, .. } = settlement;
     let query = bind_messages!(
         sqlx::query_scalar(statement),
@@ -219,8 +243,9 @@ pub(super) async fn settle_row(
     messages: &[NewMessage],
     offset: Offset,
 ) -> Result<bool> {
-    let statement = names.sql(concat!(
-        publish!(),
+    let statement = publishing!(
+        names,
+        messages,
         ", gone AS (
             DELETE FROM steadfast.queue
             WHERE item = $15 AND kind = $16 AND epoch = $17 AND token = $18 AND state = 'leased'
@@ -233,7 +258,7 @@ pub(super) async fn settle_row(
         "
         SELECT coalesce(current_setting('sf.transaction', true), '') = 'open',
                (SELECT count(*) FROM gone)"
-    ));
+    );
     let (is_open, gone): (bool, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
         .bind(lease.item)
         .bind(&*lease.kind)

@@ -41,12 +41,11 @@ pub(crate) struct Link {
 }
 
 /// Connects. Behind a pooler in transaction mode nothing is ever heard on it; polling finds everything all the same.
-pub(super) async fn open(store: &PostgresStore) -> Result<Link> {
+pub(super) async fn open(store: &PostgresStore, channel: Option<&str>) -> Result<Link> {
     let options = (*store.pool.connect_options()).clone();
-    let channel = channel(&store.names);
-    let opened = match listen(&channel, options.clone().options(PLANNER)).await {
+    let opened = match listen(channel, options.clone().options(PLANNER)).await {
         // Poolers refuse what they do not know. It is slower with a backlog then, and nothing worse.
-        Err(sqlx::Error::Database(_)) => listen(&channel, options).await,
+        Err(sqlx::Error::Database(_)) => listen(channel, options).await,
         opened => opened,
     };
     let listener = opened.map_err(|error| PostgresStore::error(error, "opening the connection of the engine"))?;
@@ -54,7 +53,7 @@ pub(super) async fn open(store: &PostgresStore) -> Result<Link> {
 }
 
 /// Opens a connection that belongs to no pool, and listens.
-pub(super) async fn listen(channel: &str, options: PgConnectOptions) -> sqlx::Result<PgListener> {
+pub(super) async fn listen(channel: Option<&str>, options: PgConnectOptions) -> sqlx::Result<PgListener> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .max_lifetime(None)
@@ -66,7 +65,9 @@ pub(super) async fn listen(channel: &str, options: PgConnectOptions) -> sqlx::Re
     // Whoever hears finds out by himself that a connection is lost, and opens another one.
     listener.eager_reconnect(false);
     listener.ignore_pool_close_event(true);
-    listener.listen(channel).await?;
+    if let Some(channel) = channel {
+        listener.listen(channel).await?;
+    }
     Ok(listener)
 }
 
@@ -96,7 +97,7 @@ pub(super) async fn announce<'e>(executor: impl PgExecutor<'e>, names: &Names) -
         .map_err(|error| PostgresStore::error(error, "announcing"))
 }
 
-fn channel(names: &Names) -> String {
+pub(super) fn channel(names: &Names) -> String {
     format!("{}_queue", names.name())
 }
 
@@ -279,26 +280,28 @@ const CLAIM: &str = concat!(
         WHERE o.state = 'leased'
         ON CONFLICT DO NOTHING
     )
-    SELECT n.now, n.next_at, n.looked_at, n.waiting, c.item, c.kind, c.epoch, c.attempts, c.chain, c.verdict, c.is_suspect,
-           c.began_at, c.due_at, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent,
-           m.payload, m.created_at, m.expires_at
-    FROM (SELECT (SELECT count(*) FROM due)                         AS looked_at,
-                 (SELECT count(*) FROM odd WHERE verdict = 'wait') AS waiting,
-                 now, is_light,
-                 (SELECT min(next.visible_at)
-                  FROM wanted AS w
-                  CROSS JOIN LATERAL (
-                      SELECT visible_at
-                      FROM steadfast.queue
-                      WHERE kind = w.kind AND visible_at > (SELECT now FROM clock) AND visible_at < 'infinity'
-                      ORDER BY visible_at
-                      LIMIT 1) AS next) AS next_at
-          FROM clock) AS n
-    LEFT JOIN (SELECT * FROM plain
-               UNION ALL
-               SELECT * FROM judged WHERE verdict <> 'wait') AS c ON true
+    -- What is said once comes first, on a row of its own.
+    SELECT now, (SELECT count(*) FROM due) AS looked_at, (SELECT count(*) FROM odd WHERE verdict = 'wait') AS waiting,
+           (SELECT min(next.visible_at)
+            FROM wanted AS w
+            CROSS JOIN LATERAL (
+                SELECT visible_at
+                FROM steadfast.queue
+                WHERE kind = w.kind AND visible_at > (SELECT now FROM clock) AND visible_at < 'infinity'
+                ORDER BY visible_at
+                LIMIT 1) AS next) AS next_at,
+           is_light, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM clock
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL,
+           c.verdict, c.item, c.kind, c.epoch, c.chain, c.attempts, c.began_at, c.due_at, c.is_suspect,
+           m.type, m.version, m.created_at, m.expires_at, m.ordering_key, m.source, m.correlation_id, m.causation_id,
+           m.traceparent, m.payload
+    FROM (SELECT * FROM plain
+          UNION ALL
+          SELECT * FROM judged WHERE verdict <> 'wait') AS c
     LEFT JOIN LATERAL (
-        SELECT type, version, source, ordering_key, correlation_id, causation_id, traceparent, payload, created_at, expires_at
+        SELECT *
         FROM steadfast.messages
         WHERE id = c.item AND c.verdict = 'claim'
         LIMIT 1) AS m ON true"
@@ -333,63 +336,145 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
         .fetch_all(&mut link.listener)
         .await
         .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
-    let mut claims = Claims::default();
-    if let Some(row) = rows.first() {
-        claims.looked_at = usize::try_from(get::<i64>(row, "looked_at")?).unwrap_or_default();
-        claims.waiting = usize::try_from(get::<i64>(row, "waiting")?).unwrap_or_default();
-        claims.next_in = until(get_time(row, "now")?, get_time(row, "next_at")?);
-    }
-    for row in &rows {
-        match get::<Option<&str>>(row, "verdict")? {
-            Some("claim") => match get::<Option<&str>>(row, "type")? {
-                Some(event_type) => claims.rows.push(read_claimed(row, event_type, claim)?),
-                None => telemetry::message_missing(&get::<Uuid>(row, "item")?.to_string()),
-            },
-            Some(_) => claims.buried.push(Buried {
-                lease: read_lease(row, 0)?,
-                chain: get::<Option<&str>>(row, "chain")?.map(Arc::from),
-            }),
-            None => {}
+    let Some((first, rows)) = rows.split_first() else {
+        return Err(Error::new(Code::Database, "a claim said nothing"));
+    };
+    let mut columns = Columns::of(first);
+    let now = columns.time()?;
+    let mut claims = Claims {
+        looked_at: usize::try_from(columns.next::<i64>()?).unwrap_or_default(),
+        waiting: usize::try_from(columns.next::<i64>()?).unwrap_or_default(),
+        next_in: until(now, columns.time()?),
+        ..Claims::default()
+    };
+    let mut texts = Texts(claim.wanted.iter().map(|wanted| wanted.kind.clone()).collect());
+    for row in rows {
+        let mut columns = Columns {
+            row,
+            next: FIRST_OF_ROW,
+        };
+        let is_dead = columns.next::<&str>()? == "bury";
+        let lease = Lease {
+            item: columns.next()?,
+            kind: texts.share(columns.next()?),
+            epoch: columns.next()?,
+            token: if is_dead { 0 } else { claim.token },
+        };
+        let chain = columns.text()?;
+        if is_dead {
+            claims.buried.push(Buried { lease, chain });
+        } else {
+            claims
+                .rows
+                .extend(read_claimed(lease, chain, columns, now, &mut texts)?);
         }
     }
     Ok(claims)
 }
 
-fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Claimed> {
-    let text = |column| Ok::<_, Error>(get::<Option<&str>>(row, column)?.map(Arc::from));
-    let now = get_time(row, "now")?;
-    Ok(Claimed {
-        lease: read_lease(row, claim.token)?,
-        attempt: get::<i32>(row, "attempts")?.unsigned_abs(),
-        elapsed: until(get_time(row, "began_at")?, now).unwrap_or_default(),
-        due_for: until(get_time(row, "due_at")?, now).unwrap_or_default(),
-        chain: text("chain")?,
-        is_suspect: get(row, "is_suspect")?,
-        message: Message {
-            id: get(row, "item")?,
-            event_type: event_type.into(),
-            version: get::<i32>(row, "version")?.unsigned_abs(),
-            created_at: get_time(row, "created_at")?.unwrap_or(Timestamp(0)),
-            has_expired: get_time(row, "expires_at")?.is_some_and(|expires_at| Some(expires_at) <= now),
-            ordering_key: text("ordering_key")?,
-            origin: Origin {
-                source: get::<&str>(row, "source")?.into(),
-                correlation_id: text("correlation_id")?,
-                causation_id: text("causation_id")?,
-                traceparent: text("traceparent")?,
-            },
-            payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
+/// The rest of the columns, in the order of the statement; `None`: the message is gone.
+fn read_claimed(
+    lease: Lease,
+    chain: Option<Arc<str>>,
+    mut columns: Columns<'_>,
+    now: Option<Timestamp>,
+    texts: &mut Texts,
+) -> Result<Option<Claimed>> {
+    let attempt = columns.next::<i32>()?.unsigned_abs();
+    let elapsed = until(columns.time()?, now).unwrap_or_default();
+    let due_for = until(columns.time()?, now).unwrap_or_default();
+    let is_suspect = columns.next()?;
+    let Some(event_type) = columns.next::<Option<&str>>()? else {
+        telemetry::message_missing(&lease.item.to_string());
+        return Ok(None);
+    };
+    let message = Message {
+        id: lease.item,
+        event_type: texts.share(event_type),
+        version: columns.next::<i32>()?.unsigned_abs(),
+        created_at: columns.time()?.unwrap_or(Timestamp(0)),
+        has_expired: columns.time()?.is_some_and(|expires_at| Some(expires_at) <= now),
+        ordering_key: columns.text()?,
+        origin: Origin {
+            source: texts.share(columns.next()?),
+            correlation_id: columns.text()?,
+            causation_id: columns.text()?,
+            traceparent: columns.text()?,
         },
-    })
+        payload: Bytes::from(columns.next::<Vec<u8>>()?),
+    };
+    Ok(Some(Claimed {
+        lease,
+        attempt,
+        elapsed,
+        due_for,
+        chain,
+        is_suspect,
+        message,
+    }))
 }
 
-fn read_lease(row: &PgRow, token: i64) -> Result<Lease> {
-    Ok(Lease {
-        item: get(row, "item")?,
-        kind: get::<&str>(row, "kind")?.into(),
-        epoch: get(row, "epoch")?,
-        token,
-    })
+/// The column of [`CLAIM`] with which that begins which is said of a row.
+const FIRST_OF_ROW: usize = 4;
+
+/// Reads the columns of a row one after another: a hundred thousand rows a second are not looked up by name.
+struct Columns<'r> {
+    row: &'r PgRow,
+    next: usize,
+}
+
+impl<'r> Columns<'r> {
+    fn of(row: &'r PgRow) -> Self {
+        Self { row, next: 0 }
+    }
+
+    fn next<T>(&mut self) -> Result<T>
+    where
+        T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        self.next += 1;
+        self.row.try_get(self.next - 1).map_err(unreadable)
+    }
+
+    fn text(&mut self) -> Result<Option<Arc<str>>> {
+        Ok(self.next::<Option<&str>>()?.map(Arc::from))
+    }
+
+    /// A time is sent as microseconds since 2000, and taken as such: there is nothing to compute for each row.
+    fn time(&mut self) -> Result<Option<Timestamp>> {
+        const YEAR_2000: i64 = 946_684_800 * 1_000_000;
+        self.next += 1;
+        let time: Option<i64> = self.row.try_get_unchecked(self.next - 1).map_err(unreadable)?;
+        Ok(time.map(|micros| Timestamp(micros.saturating_add(YEAR_2000))))
+    }
+}
+
+fn unreadable(error: sqlx::Error) -> Error {
+    PostgresStore::error(error, "reading a row of the queue")
+}
+
+/// Texts that are the same in many rows, each kept once.
+struct Texts(Vec<Arc<str>>);
+
+impl Texts {
+    /// How many are remembered: a service has few types of events.
+    const MAX: usize = 32;
+
+    fn share(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.iter().find(|known| &***known == text) {
+            return known.clone();
+        }
+        let new: Arc<str> = text.into();
+        if self.0.len() < Self::MAX {
+            self.0.push(new.clone());
+        }
+        new
+    }
+}
+
+/// How long a time is before another one.
+fn until(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
+    Some(duration(to?.0 - from?.0))
 }
 
 /// Renews leases, and says which of them are still held.
@@ -648,26 +733,4 @@ fn count(number: u32) -> i32 {
 
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
-}
-
-/// A time is sent as microseconds since 2000, and taken as such: there is nothing to compute for each row.
-fn get_time(row: &PgRow, column: &str) -> Result<Option<Timestamp>> {
-    const YEAR_2000: i64 = 946_684_800 * 1_000_000;
-    let time: Option<i64> = row
-        .try_get_unchecked(column)
-        .map_err(|error| PostgresStore::error(error, "reading a row of the queue"))?;
-    Ok(time.map(|micros| Timestamp(micros.saturating_add(YEAR_2000))))
-}
-
-/// How long a time is before another one.
-fn until(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
-    Some(duration(to?.0 - from?.0))
-}
-
-fn get<'r, T>(row: &'r PgRow, column: &str) -> Result<T>
-where
-    T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
-{
-    row.try_get(column)
-        .map_err(|error| PostgresStore::error(error, "reading a row of the queue"))
 }

@@ -132,7 +132,7 @@ impl Streams<Postgres> for PostgresStore {
 
     async fn open_ear(&self) -> Result<PgListener> {
         let options = (*self.pool.connect_options()).clone();
-        let opened = queue::listen(&channel(&self.names), options).await;
+        let opened = queue::listen(Some(&channel(&self.names)), options).await;
         opened.map_err(Self::fail("opening the connection that hears of streams"))
     }
 

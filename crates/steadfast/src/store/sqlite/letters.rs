@@ -83,7 +83,11 @@ macro_rules! among {
             Among::Queue => concat!($begin!(), fitting!("steadfast_queue", "true"), $end),
             Among::Pending => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'pending'"), $end),
             Among::Leased => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'leased'"), $end),
-            Among::Dead => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'dead'"), $end),
+            Among::Dead => concat!(
+                $begin!(),
+                fitting!("steadfast_queue", "q.visible_at = 9223372036854775807"),
+                $end
+            ),
             Among::NotLeased => concat!($begin!(), fitting!("steadfast_queue", "q.state <> 'leased'"), $end),
             Among::History("skipped") => {
                 concat!(
@@ -151,7 +155,7 @@ impl Letters<Sqlite> for SqliteStore {
                      min(failed_at) AS first_at, max(failed_at) AS last_at
               FROM (",
             columns!(),
-            fitting!("steadfast_queue", "q.state = 'dead'"),
+            fitting!("steadfast_queue", "q.visible_at = 9223372036854775807"),
             "
                     AND f.fingerprint IS NOT NULL
                     LIMIT $10) AS dead
@@ -286,7 +290,7 @@ impl Letters<Sqlite> for SqliteStore {
             ),
             _ => concat!(
                 columns!(),
-                fitting!("steadfast_queue", "q.state = 'dead'"),
+                fitting!("steadfast_queue", "q.visible_at = 9223372036854775807"),
                 "ORDER BY q.item, q.kind LIMIT $10"
             ),
         };

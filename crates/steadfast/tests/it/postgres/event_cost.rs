@@ -1,16 +1,18 @@
 //! What events cost on the wire, counted; and how the statement that claims finds its rows among many.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use steadfast::testing::proxy::Proxy;
 use steadfast::{EventCx, Steadfast};
+use tokio::sync::Semaphore;
 
 use super::Db;
 use super::proxy::proxy_before;
 use super::push::{self, Client, Heard, TAGS};
-use super::queue::{Tagged, publish, rows, tagged};
+use super::queue::{Tagged, publish, rows, run, stop, tagged};
 use crate::harness::{Harness, TestDatabase, eventually, fresh};
 
 const INSERT: &str = "INSERT INTO effects (tag) VALUES ($1)";
@@ -19,7 +21,7 @@ const ANNOUNCE: &str = "SELECT pg_notify";
 /// What only this statement has.
 const CLAIM: &str = "wanted AS MATERIALIZED";
 const FINISH: &str = "AS d (item, kind, epoch, token, state, detail)";
-const SETTLE_WITH_EVENTS: &str = "locked AS MATERIALIZED";
+const SETTLE_WITH_EVENTS: &str = "INSERT INTO steadfast.messages";
 
 /// A process behind a proxy, by a name that the server knows.
 struct Process {
@@ -92,6 +94,8 @@ async fn an_event_adds_no_statement_and_no_round_trip_to_its_command() {
         run(&format!("warm-{key}"), 0).await;
         run(&format!("warmer-{key}"), 1).await;
         process.proxy.reset_counts();
+        run(&format!("warmest-{key}"), 2).await;
+        process.proxy.reset_counts();
     }
     for (events, settle) in [
         (0, "INSERT INTO steadfast.keys"),
@@ -116,7 +120,7 @@ async fn an_event_adds_no_statement_and_no_round_trip_to_its_command() {
             "{events} events: {sent:#?}"
         );
     }
-    assert_eq!(rows(&process.harness, "queue").await, 2 * (8 + 101));
+    assert_eq!(rows(&process.harness, "queue").await, 2 * (8 + 16 + 101));
 }
 
 #[tokio::test]
@@ -370,4 +374,38 @@ async fn a_claim_finds_its_rows_among_many_by_an_index_even_if_it_was_planned_wh
     assert_finds_rows_by_index(&plans(&mut conn).await);
     harness.run("VACUUM (ANALYZE)").await;
     assert_finds_rows_by_index(&plans(&mut conn).await);
+}
+
+#[tokio::test]
+async fn a_claim_is_written_on_the_page_of_the_row_and_into_no_index() {
+    let process = Process::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = gate.clone();
+    let reaction = process.sf.reaction::<Tagged>("test.slow").concurrency(50);
+    reaction.run_outside(move |_: &EventCx, _: Tagged| {
+        let gate = closed.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok(())
+        }
+    });
+    process.sf.declare().await.unwrap();
+    for _ in 0..50 {
+        publish(&process.sf, &tagged("a")).await;
+    }
+    let dispatching = run(&process.sf);
+    let changed = |what: &str| {
+        format!(
+            "SELECT coalesce(sum({what}), 0)::bigint FROM pg_stat_user_tables WHERE relid = 'steadfast.queue'::regclass"
+        )
+    };
+    let admin = &process.harness.admin;
+    eventually("all are claimed", async || {
+        Db::count(admin, &changed("n_tup_upd")).await == 50
+    })
+    .await;
+    let elsewhere = changed("n_tup_upd - n_tup_hot_upd");
+    assert_eq!(Db::count(admin, &elsewhere).await, 0);
+    gate.add_permits(50);
+    stop(&process.sf, dispatching).await;
 }

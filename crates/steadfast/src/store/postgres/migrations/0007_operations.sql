@@ -18,5 +18,6 @@ CREATE TABLE steadfast.operations (
     CONSTRAINT operations_one PRIMARY KEY (id)
 );
 
--- For those who look after dead letters, page by page. Only the dead are in it, so whoever is delivered does not pay.
-CREATE INDEX queue_dead ON steadfast.queue (item, kind) WHERE state = 'dead';
+-- For those who look after dead letters, page by page. Only the dead are in it, so whoever is delivered does not pay. It does not
+-- speak of the state: that is what claims change.
+CREATE INDEX queue_dead ON steadfast.queue (item, kind) WHERE visible_at = 'infinity';
