@@ -55,6 +55,7 @@ mod tx;
 mod lease;
 mod queue;
 mod outbox;
+mod inbox;
 mod to_the_end;
 mod caller;
 mod page;
@@ -96,7 +97,7 @@ pub use broker::rabbitmq::RabbitMq;
 pub use broker::redis::RedisStreams;
 #[cfg(feature = "webhook")]
 pub use broker::webhook::{Webhook, WebhookOptions, WebhookSecret, WebhookTrial};
-pub use broker::{Confirmation, Sink};
+pub use broker::{Confirmation, Feed, Incoming, Sink, Source};
 pub use caller::{Caller, CallerCommand};
 pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
@@ -112,9 +113,10 @@ pub use error::{Code, Error, Result};
 pub use failure::rules::{CLASSIFICATION, Rule};
 pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
+pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxRecord, InboxStats, Intake};
 pub use outbox::{
-    Aggregate, Dispatcher, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead, Published,
-    Raised, Reaction, SinkTarget,
+    Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,
+    Published, Raised, Reaction, SinkTarget,
 };
 pub use outbox::{
     BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryList, DeliveryPage,

@@ -360,6 +360,7 @@ fn read_claimed(row: &PgRow, event_type: &str, claim: &Claim<'_>) -> Result<Clai
                 traceparent: text("traceparent")?,
             },
             payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
+            elsewhere: None,
         },
     })
 }
