@@ -90,11 +90,11 @@ pub mod testing;
 pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
 pub use breaker::Breaker;
 #[cfg(feature = "nats")]
-pub use broker::nats::Nats;
+pub use broker::nats::{Nats, NatsFeed};
 #[cfg(feature = "rabbitmq")]
-pub use broker::rabbitmq::RabbitMq;
+pub use broker::rabbitmq::{RabbitMq, RabbitMqFeed};
 #[cfg(feature = "redis")]
-pub use broker::redis::RedisStreams;
+pub use broker::redis::{RedisFeed, RedisStreams};
 #[cfg(feature = "webhook")]
 pub use broker::webhook::{Webhook, WebhookOptions, WebhookSecret, WebhookTrial};
 pub use broker::{Confirmation, Feed, Incoming, Sink, Source};
@@ -314,6 +314,7 @@ pub use steadfast_macros::test;
 /// | `lease = "5m"` | how long a node may be silent before another one takes over | the dispatcher's, 30 s |
 /// | `concurrency = 8` | how many run at once in this process | 64; with a `Tx`, half of the pool and 32 at the most |
 /// | `on_dead = skip` | whether events of the same ordering key `wait` behind one that was given up, or `skip` it | `wait` |
+/// | `duplicates = allow` | whether a message from a [source](Steadfast::source) that comes once more is handled once more, or `drop`ped by its record in the inbox | `drop` |
 /// | `time_limit = "2m"` | how long one attempt may take | 30 s |
 ///
 /// **The name is stored.** Deliveries that wait belong to it. Who renames a method without a `name`, or its service, makes another

@@ -17,6 +17,7 @@ mod wait;
 mod crash;
 mod queue;
 mod sink;
+mod source;
 mod site;
 mod database;
 
@@ -30,6 +31,7 @@ pub use harness::{Harness, IntoDuration};
 pub use queue::{TestFeed, TestQueue};
 pub use run::{TestResult, run};
 pub use sink::{Arrived, SinkTrial, try_sink};
+pub use source::{SourceTrial, try_source};
 pub use wait::{Hold, eventually};
 
 #[doc(hidden)]

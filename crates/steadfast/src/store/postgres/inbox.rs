@@ -197,7 +197,7 @@ impl Inbox<Postgres> for PostgresStore {
             SELECT consumer, source, count(*),
                    (extract(epoch FROM min(received_at)) * 1000000)::bigint,
                    (extract(epoch FROM max(received_at)) * 1000000)::bigint
-            FROM (SELECT consumer, source, received_at FROM steadfast.inbox LIMIT $1) AS some
+            FROM (SELECT consumer, source, received_at FROM steadfast.inbox LIMIT $1) AS looked
             GROUP BY consumer, source
             ORDER BY consumer, source",
         );

@@ -118,7 +118,7 @@ impl Inbox<Sqlite> for SqliteStore {
         let statement = self.names.sql(
             "
             SELECT consumer, source, count(*), min(received_at), max(received_at)
-            FROM (SELECT consumer, source, received_at FROM steadfast_inbox LIMIT $1) AS some
+            FROM (SELECT consumer, source, received_at FROM steadfast_inbox LIMIT $1) AS looked
             GROUP BY consumer, source
             ORDER BY consumer, source",
         );
