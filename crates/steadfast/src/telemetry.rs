@@ -15,7 +15,7 @@ use crate::clock::rfc3339;
 use crate::command::Key;
 use crate::command::execute::Executed;
 use crate::error::{Error, Result};
-use crate::outbox::KindStats;
+use crate::outbox::{EventCx, KindStats};
 use crate::purge::Expired;
 use crate::queue::Claimed;
 
@@ -257,6 +257,18 @@ pub(crate) fn work_span(claimed: &Claimed) -> Span {
         event_type = &*message.event_type,
         correlation_id = message.origin.correlation_id.as_deref(),
         traceparent = message.origin.traceparent.as_deref(),
+    )
+}
+
+/// A message from elsewhere is handled, in a transaction with others.
+pub(crate) fn message_span(cx: &EventCx) -> Span {
+    tracing::info_span!(
+        "message",
+        consumer = cx.target(),
+        item = %cx.id(),
+        event_type = cx.event_type(),
+        correlation_id = cx.correlation_id(),
+        traceparent = cx.traceparent(),
     )
 }
 

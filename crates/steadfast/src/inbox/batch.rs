@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::envelope::{Envelope, item_of};
 use super::intake::Sourced;
@@ -19,6 +20,7 @@ use crate::queue::{WorkId, WorkPoint};
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::store::inbox::{Inbox, RecordKey};
+use crate::telemetry;
 use crate::tx::Tx;
 
 /// A message, for one of its consumers.
@@ -126,7 +128,8 @@ impl<Db: Database> Batch<Db> {
                 continue;
             }
             self.sf.passes(WorkPoint::BeforeHandler, &todo.work_id());
-            todo.reacting.handle(tx, &todo.cx).await?;
+            let handling = todo.reacting.handle(tx, &todo.cx);
+            handling.instrument(telemetry::message_span(&todo.cx)).await?;
             self.sf.passes(WorkPoint::AfterHandler, &todo.work_id());
             count += 1;
         }

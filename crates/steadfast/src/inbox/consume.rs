@@ -139,16 +139,17 @@ impl<Db: Database> Lane<Db> {
                 () = stopping.cancelled() => return,
                 opened = self.source.source.open(self.source.prefetch) => opened,
             };
-            let failure = match opened {
-                Ok(mut feed) => match self.work_off(&mut *feed).await {
-                    Ok(failure) => failure,
-                    Err(Stopped) => {
-                        // What it does not hear in time it finds out by itself.
-                        let _ = tokio::time::timeout(CLOSE_LIMIT, feed.close()).await;
-                        return;
-                    }
-                },
-                Err(failure) => failure,
+            let ended = match opened {
+                Ok(mut feed) => {
+                    let ended = self.work_off(&mut *feed).await;
+                    // What it does not hear in time it finds out by itself.
+                    let _ = tokio::time::timeout(CLOSE_LIMIT, feed.close()).await;
+                    ended
+                }
+                Err(failure) => Ok(failure),
+            };
+            let Ok(failure) = ended else {
+                return;
             };
             let why = match failure.source() {
                 Some(source) => format!("{failure} ({source})"),

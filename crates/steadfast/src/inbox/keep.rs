@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -56,7 +57,33 @@ struct Stored {
     message: Incoming,
     /// The body, if the event is only a part of it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<String>,
+    body: Option<Body>,
+}
+
+/// Bytes, as text where they are.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Body {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<&Bytes> for Body {
+    fn from(bytes: &Bytes) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+impl From<Body> for Bytes {
+    fn from(body: Body) -> Self {
+        match body {
+            Body::Text(text) => text.into(),
+            Body::Bytes(bytes) => bytes.into(),
+        }
+    }
 }
 
 impl Keep {
@@ -185,8 +212,7 @@ fn headers(message: &Message, incoming: &Incoming) -> String {
         id,
         time: message.created_at.0,
         message: incoming.clone(),
-        // The body of an event that is in its envelope is JSON, and so it is text.
-        body: (!is_whole).then(|| String::from_utf8_lossy(incoming.body()).into_owned()),
+        body: (!is_whole).then(|| incoming.body().into()),
     };
     serde_json::to_string(&stored).unwrap_or_default()
 }

@@ -692,6 +692,36 @@ async fn messages_of_strangers_are_read_by_a_function() {
 }
 
 #[tokio::test]
+async fn a_message_of_a_stranger_that_is_kept_keeps_its_bytes() {
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    harness
+        .sf
+        .reaction::<Tagged>("test.keep")
+        .run(async |_: &mut Tx<Db>, _: Tagged| Err(Failure::definitive(FailureClass::BusinessRule, "bad", "no")));
+    let source = harness
+        .sf
+        .source("test.queue")
+        .read_with(|_: &Incoming| Ok(Envelope::new("1", Tagged::TYPE, r#"{"tag":"x"}"#)));
+    source.consume_from(queue.clone());
+    let running = run(&harness.sf);
+    queue.send(Incoming::new(&b"\xff\x00 packed"[..]));
+    all_are_acked(&queue, 1).await;
+    let page = harness
+        .sf
+        .deliveries()
+        .state(steadfast::DeliveryState::Dead)
+        .page()
+        .await
+        .unwrap();
+    let message = harness.sf.message(page.deliveries[0].id).look().await.unwrap().unwrap();
+    assert_eq!(
+        (&*message.payload, &**message.incoming.unwrap().body()),
+        (r#"{"tag":"x"}"#, &b"\xff\x00 packed"[..])
+    );
+    stop(&harness.sf, running).await;
+}
+
+#[tokio::test]
 async fn an_event_in_its_envelope_is_handled_and_kept_with_the_envelope() {
     let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
     let refused = RetryPolicy::builder().retries(0).build().unwrap();
