@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sqlx::ConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 use steadfast::testing::{Observer, TestQueue, WorkId, WorkPoint};
 use steadfast::{
     BulkVerb, Clock, Code, DeliveryState, Dispatcher, Failure, FailureClass, Feed, Incoming, MessageId, Purged, Source,
@@ -16,7 +16,7 @@ use steadfast::{
 use super::Db;
 use super::inbox::{all_are_acked, consume, message};
 use super::queue::{Tagged, at_once, keep, process, rows, run, stop};
-use crate::harness::{Harness, PoolSize, TestDatabase, eventually, fresh};
+use crate::harness::{PoolSize, TestDatabase, eventually, fresh};
 
 /// Counts transactions that are begun.
 #[derive(Clone, Default)]
@@ -43,8 +43,14 @@ async fn a_database_that_is_away_costs_no_message_and_no_acknowledgement() {
     queue.send(message("before"));
     all_are_acked(&queue, 1).await;
 
+    let name = if Db::IS_SQLITE {
+        "'a file'"
+    } else {
+        "current_database()::text"
+    };
+    let name = Db::text(&harness.admin, &format!("SELECT {name}")).await;
     let mut lock = harness.admin.acquire().await.unwrap();
-    set_away(&harness, &mut lock, true).await;
+    set_away(&name, &mut lock, true).await;
     let before = begins.0.load(Ordering::SeqCst);
     for id in ["a", "b", "c"] {
         queue.send(message(id));
@@ -58,7 +64,8 @@ async fn a_database_that_is_away_costs_no_message_and_no_acknowledgement() {
     );
     let tries = begins.0.load(Ordering::SeqCst) - before;
     assert!(tries < 20, "{tries} transactions in a few seconds");
-    set_away(&harness, &mut lock, false).await;
+    set_away(&name, &mut lock, false).await;
+    drop(lock);
 
     all_are_acked(&queue, 4).await;
     eventually("all have acted", || async { harness.effects().await == 4 }).await;
@@ -66,21 +73,22 @@ async fn a_database_that_is_away_costs_no_message_and_no_acknowledgement() {
     stop(&sf, running).await;
 }
 
-/// Takes the database away from everybody but the harness: SQLite by its lock, PostgreSQL by refusing connections.
-async fn set_away(harness: &Harness<Db>, lock: &mut sqlx::pool::PoolConnection<Db>, is_away: bool) {
+/// Takes the database away from everybody who works in it: SQLite by its lock, PostgreSQL by refusing connections.
+async fn set_away(name: &str, lock: &mut sqlx::pool::PoolConnection<Db>, is_away: bool) {
     if Db::IS_SQLITE {
         let statement = if is_away { "BEGIN IMMEDIATE" } else { "COMMIT" };
         sqlx::raw_sql(statement).execute(&mut **lock).await.unwrap();
         return;
     }
-    let name = Db::text(&harness.admin, "SELECT current_database()::text").await;
-    harness
-        .run(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {}", !is_away))
-        .await;
+    let server = std::env::var("TEST_DATABASE_URL").unwrap();
+    let mut server = sqlx::PgConnection::connect(&server).await.unwrap();
+    let allow = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {}", !is_away);
+    server.execute(AssertSqlSafe(allow)).await.unwrap();
+    let end = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND usename = 'steadfast_app'"
+    );
     if is_away {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                   WHERE datname = current_database() AND usename = 'steadfast_app'";
-        harness.run(end).await;
+        server.execute(AssertSqlSafe(end)).await.unwrap();
     }
 }
 
