@@ -21,10 +21,10 @@
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
-//! | `nats` | [`Nats`]: a sink to NATS JetStream |
+//! | `nats` | [`Nats`]: a sink to NATS JetStream, and a source |
 //! | `webhook` | [`Webhook`]: events posted to somebody's HTTP endpoint, signed, by rustls and ring |
-//! | `rabbitmq` | [`RabbitMq`]: a sink to RabbitMQ |
-//! | `redis` | [`RedisStreams`]: a sink to streams of Redis |
+//! | `rabbitmq` | [`RabbitMq`]: a sink to RabbitMQ, and a source |
+//! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source |
 //! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |

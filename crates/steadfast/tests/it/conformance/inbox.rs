@@ -590,7 +590,8 @@ async fn correlation_and_trace_flow_into_what_is_published() {
     eventually("both have published", || async { ids.lock().unwrap().len() == 2 }).await;
     eventually("and it is durable", || async { rows(&harness, "history").await == 1 }).await;
     let mut causes = Vec::new();
-    for id in ids.lock().unwrap().clone() {
+    let ids = ids.lock().unwrap().clone();
+    for id in ids {
         let message = harness.sf.message(id).look().await.unwrap().unwrap();
         assert_eq!(
             (message.correlation_id.as_deref(), message.traceparent.as_deref()),

@@ -1,6 +1,7 @@
 //! RabbitMQ as a source, the real broker.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
@@ -106,12 +107,23 @@ impl SourceTrial for Queue {
         if let Some(event_type) = message.event_type() {
             properties = properties.with_type(event_type.into());
         }
-        let (options, key) = (BasicPublishOptions::default(), (&*self.name).into());
-        let sent = self
-            .channel
-            .basic_publish("".into(), key, options, message.body(), properties)
-            .await;
-        sent.unwrap().await.unwrap();
+        // A broker that has just been started confirms what its queue does not take yet, and sends it back.
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
+        let start = Instant::now();
+        loop {
+            let (key, properties) = ((&*self.name).into(), properties.clone());
+            let sending = self
+                .channel
+                .basic_publish("".into(), key, options, message.body(), properties);
+            let confirmation = sending.await.unwrap().await.unwrap();
+            if matches!(confirmation, lapin::Confirmation::Ack(None)) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "the queue does not take it");
+        }
     }
 
     /// A second connection would not see what is handed out, so the broker is asked by who has it.
