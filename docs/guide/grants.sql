@@ -12,3 +12,4 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.messages, steadfast.queue, ste
 GRANT SELECT, INSERT, UPDATE ON steadfast.operations TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.streams TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.entries TO my_service;
+GRANT SELECT, INSERT, DELETE ON steadfast.inbox TO my_service;

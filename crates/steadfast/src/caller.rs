@@ -130,7 +130,7 @@ impl<'c, Db: Database> Caller<'c, Db> {
                 ),
             ));
         }
-        let mut origin = Origin::of(self.steadfast.source().clone());
+        let mut origin = Origin::of(self.steadfast.own_source().clone());
         if let Some(id) = self.correlation_id {
             origin.set_correlation_id(id)?;
         }

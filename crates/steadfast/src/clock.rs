@@ -18,6 +18,11 @@ impl Timestamp {
     #[cfg(feature = "sqlite")]
     pub(crate) const MIN: Self = Self(i64::MIN);
 
+    /// A moment, but not one before 1970.
+    pub(crate) fn of(at: SystemTime) -> Self {
+        Self(micros(at.duration_since(UNIX_EPOCH).unwrap_or_default()))
+    }
+
     pub(crate) fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
     }
@@ -167,6 +172,53 @@ pub fn rfc3339(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
+/// Reads a moment as RFC 3339 writes it, to the microsecond. `None` if it is none, or before 1970.
+pub(crate) fn read_rfc3339(text: &str) -> Option<SystemTime> {
+    let number = |range: std::ops::Range<usize>| -> Option<u64> {
+        let digits = text.get(range)?;
+        digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| digits.parse().ok())?
+    };
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    let signs: Vec<u8> = [4, 7, 10, 13, 16]
+        .iter()
+        .filter_map(|place| text.as_bytes().get(*place).copied())
+        .collect();
+    let is_moment = matches!(*signs, [b'-', b'-', b'T' | b't' | b' ', b':', b':']);
+    if !is_moment || !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let rest = &text[19..];
+    let fraction = rest.strip_prefix('.').unwrap_or_default();
+    let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+    let micros = format!("{:0<6}", &fraction[..digits.min(6)]).parse().ok()?;
+    let zone = if digits > 0 { &fraction[digits..] } else { rest };
+    let ahead_minutes = match zone.as_bytes() {
+        [b'Z' | b'z'] => 0,
+        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
+            let minutes = zone.get(1..3)?.parse::<i64>().ok()? * 60 + zone.get(4..6)?.parse::<i64>().ok()?;
+            if *sign == b'+' { minutes } else { -minutes }
+        }
+        _ => return None,
+    };
+    let seconds = (days_until(year, month, day)? * DAY_SECONDS + hour * 3600 + minute * 60 + second).cast_signed();
+    let seconds = u64::try_from(seconds - ahead_minutes * 60).ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + Duration::from_micros(micros))
+}
+
+/// How many days lie between 1970-01-01 and a date: the other way round than [`date`].
+fn days_until(year: u64, month: u64, day: u64) -> Option<u64> {
+    let year = year - u64::from(month <= 2 && year > 0);
+    let month_from_march = (month + 9) % 12;
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    (era * 146_097 + day_of_era).checked_sub(719_468)
+}
+
 /// The date so many days after 1970-01-01, counted in years that begin in March, so that the leap day comes last.
 fn date(days: u64) -> (u64, u64, u64) {
     const ERA_DAYS: u64 = 146_097; // 400 years
@@ -226,6 +278,35 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
         ] {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_millis(millis)), text);
+            assert_eq!(read_rfc3339(text), Some(UNIX_EPOCH + Duration::from_millis(millis)));
+        }
+    }
+
+    #[test]
+    fn times_of_others_are_read_in_their_zones() {
+        let at = |text| read_rfc3339(text).map(rfc3339);
+        let noon = Some("2026-01-01T12:00:00.250Z".to_owned());
+        for text in [
+            "2026-01-01T12:00:00.25Z",
+            "2026-01-01t14:30:00.250000123+02:30",
+            "2026-01-01 11:00:00.25-01:00",
+        ] {
+            assert_eq!(at(text), noon, "{text}");
+        }
+        let wrong = [
+            "",
+            "2026-01-01",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01T25:00:00Z",
+            "2026-01-01T12:00:00",
+            "1960-01-01T00:00:00Z",
+            "2026-01-01T12:00:00.Z",
+            "tomorrow at half past nine",
+            "2026-01-01T12:00:00+2",
+            "２０２６-01-01T00:00:00Z",
+        ];
+        for text in wrong {
+            assert_eq!(at(text), None, "{text}");
         }
     }
 }

@@ -21,10 +21,10 @@
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
-//! | `nats` | [`Nats`]: a sink to NATS JetStream |
+//! | `nats` | [`Nats`]: a sink to NATS JetStream, and a source |
 //! | `webhook` | [`Webhook`]: events posted to somebody's HTTP endpoint, signed, by rustls and ring |
-//! | `rabbitmq` | [`RabbitMq`]: a sink to RabbitMQ |
-//! | `redis` | [`RedisStreams`]: a sink to streams of Redis |
+//! | `rabbitmq` | [`RabbitMq`]: a sink to RabbitMQ, and a source |
+//! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source |
 //! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
@@ -55,6 +55,7 @@ mod tx;
 mod lease;
 mod queue;
 mod outbox;
+mod inbox;
 mod to_the_end;
 mod caller;
 mod page;
@@ -89,14 +90,14 @@ pub mod testing;
 pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
 pub use breaker::Breaker;
 #[cfg(feature = "nats")]
-pub use broker::nats::Nats;
+pub use broker::nats::{Nats, NatsFeed};
 #[cfg(feature = "rabbitmq")]
-pub use broker::rabbitmq::RabbitMq;
+pub use broker::rabbitmq::{RabbitMq, RabbitMqFeed};
 #[cfg(feature = "redis")]
-pub use broker::redis::RedisStreams;
+pub use broker::redis::{RedisFeed, RedisStreams};
 #[cfg(feature = "webhook")]
 pub use broker::webhook::{Webhook, WebhookOptions, WebhookSecret, WebhookTrial};
-pub use broker::{Confirmation, Sink};
+pub use broker::{Confirmation, Feed, Incoming, Sink, Source};
 pub use caller::{Caller, CallerCommand};
 pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]
@@ -112,9 +113,10 @@ pub use error::{Code, Error, Result};
 pub use failure::rules::{CLASSIFICATION, Rule};
 pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
+pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxRecord, InboxStats, Intake};
 pub use outbox::{
-    Aggregate, Dispatcher, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead, Published,
-    Raised, Reaction, SinkTarget,
+    Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,
+    Published, Raised, Reaction, SinkTarget,
 };
 pub use outbox::{
     BULK_BATCH, BulkOperation, BulkState, BulkVerb, BulkWork, DeadGroup, Delivery, DeliveryList, DeliveryPage,
@@ -312,6 +314,7 @@ pub use steadfast_macros::test;
 /// | `lease = "5m"` | how long a node may be silent before another one takes over | the dispatcher's, 30 s |
 /// | `concurrency = 8` | how many run at once in this process | 64; with a `Tx`, half of the pool and 32 at the most |
 /// | `on_dead = skip` | whether events of the same ordering key `wait` behind one that was given up, or `skip` it | `wait` |
+/// | `duplicates = allow` | whether a message from a [source](Steadfast::source) that comes once more is handled once more, or `drop`ped by its record in the inbox | `drop` |
 /// | `time_limit = "2m"` | how long one attempt may take | 30 s |
 ///
 /// **The name is stored.** Deliveries that wait belong to it. Who renames a method without a `name`, or its service, makes another

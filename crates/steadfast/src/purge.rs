@@ -1,10 +1,10 @@
-//! Keeping the tables small: expired keys are purged, messages that nobody waits for any more, and what was pushed into streams
-//! long ago; an owner's keys erased.
+//! Keeping the tables small: expired keys are purged, messages that nobody waits for any more, records of messages that were
+//! handled long ago, and what was pushed into streams; an owner's keys erased.
 //!
 //! Expiry itself needs no purge: a key counts as absent from the moment it expires. A message goes when it is older than its
 //! retention and no row of the queue is left for it: what is pending, leased or dead keeps it, however old it is. Nothing
-//! races with that. A row of the queue comes into being only in the commit of its message, so a message that has none will
-//! never have one again; and whoever works on one holds a row until it is done.
+//! races with that. A row of the queue comes into being only in the commit of its message, which is written anew where it is
+//! there already (`keep_messages`); and whoever works on one holds a row until it is done.
 //!
 //! One process purges at a time, by a lease, though two of them would do no harm.
 
@@ -54,6 +54,8 @@ pub struct Expired {
     pub entries: u64,
     /// Streams into which nothing was pushed for as long.
     pub streams: u64,
+    /// Records of the inbox whose retention has passed.
+    pub records: u64,
 }
 
 /// How far a walk through the tables has come.
@@ -67,7 +69,8 @@ pub struct Walked {
 
 impl<Db: Database> Steadfast<Db> {
     /// Deletes what has expired, a short statement at a time, unless another process is at it: keys, messages that nobody
-    /// waits for, and deliveries that ended long ago. Dead letters stay, and their messages with them.
+    /// waits for, deliveries that ended long ago, and records of the inbox. Dead letters stay, and their messages and records with
+    /// them.
     ///
     /// [`keep_house`](Self::keep_house) does it every hour; call this to have it done now.
     ///
@@ -192,6 +195,7 @@ impl<Db: Database> Steadfast<Db> {
             retention: match table {
                 Aging::Messages | Aging::History => self.message_retention(),
                 Aging::Entries | Aging::Streams => STREAM_RETENTION + STREAM_GRACE,
+                Aging::Inbox => self.inbox_retention(),
             },
             offset: self.clock().ahead(),
         }
@@ -226,12 +230,13 @@ enum Table {
 }
 
 impl Table {
-    const ALL: [Table; 5] = [
+    const ALL: [Table; 6] = [
         Table::Keys,
         Table::Aging(Aging::Messages),
         Table::Aging(Aging::History),
         Table::Aging(Aging::Entries),
         Table::Aging(Aging::Streams),
+        Table::Aging(Aging::Inbox),
     ];
 }
 
@@ -243,6 +248,7 @@ impl Expired {
             Table::Aging(Aging::History) => &mut self.deliveries,
             Table::Aging(Aging::Entries) => &mut self.entries,
             Table::Aging(Aging::Streams) => &mut self.streams,
+            Table::Aging(Aging::Inbox) => &mut self.records,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::inbox::Sources;
 use crate::outbox::{self, Dispatcher, Gauges, OutboxStats, Reactions, stats};
 use crate::queue::wake::Wake;
 use crate::queue::{Health, WorkId, WorkPoint};
@@ -39,6 +40,9 @@ const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// How long messages are kept that nobody waits for any more, for people who ask what became of them.
 const MESSAGE_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// How long the inbox remembers a message: longer than brokers try again, and than a weekend.
+const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The shortest that makes sense: the purge comes by more seldom.
 const MESSAGE_RETENTION_MIN: Duration = Duration::from_secs(60);
@@ -89,6 +93,7 @@ struct Inner<Db: Database> {
     in_flight: InFlight,
     breakers: Breakers,
     reactions: Reactions<Db>,
+    sources: Sources,
     dispatcher: Dispatcher,
     dispatching: Health,
     wake: Wake,
@@ -100,6 +105,7 @@ struct Inner<Db: Database> {
     encryption: Option<Encryption>,
     purge_every: Duration,
     message_retention: Duration,
+    inbox_retention: Duration,
     gauges: Gauges,
     #[cfg(feature = "service")]
     operations: crate::operations::Operations,
@@ -142,6 +148,7 @@ impl<Db: Database> Steadfast<Db> {
             encryption: None,
             purge_every: PURGE_EVERY,
             message_retention: MESSAGE_RETENTION,
+            inbox_retention: INBOX_RETENTION,
             dispatcher: Dispatcher::default(),
             #[cfg(feature = "axum")]
             problem_base: crate::transport::problem::PROBLEM_BASE.to_owned(),
@@ -333,6 +340,10 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.reactions
     }
 
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.0.sources
+    }
+
     pub(crate) fn dispatcher(&self) -> &Dispatcher {
         &self.0.dispatcher
     }
@@ -393,7 +404,7 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     /// Who publishes the events of this process.
-    pub(crate) fn source(&self) -> &Arc<str> {
+    pub(crate) fn own_source(&self) -> &Arc<str> {
         &self.0.source
     }
 
@@ -421,6 +432,10 @@ impl<Db: Database> Steadfast<Db> {
 
     pub(crate) fn message_retention(&self) -> Duration {
         self.0.message_retention
+    }
+
+    pub(crate) fn inbox_retention(&self) -> Duration {
+        self.0.inbox_retention
     }
 
     pub(crate) fn gauges(&self) -> &Gauges {
@@ -494,6 +509,17 @@ impl<Db: Database> WeakSteadfast<Db> {
     }
 }
 
+fn check_retention(what: &str, retention: impl ReadDuration) -> Result<Duration> {
+    let retention = retention.read_duration()?;
+    if (MESSAGE_RETENTION_MIN..=MESSAGE_RETENTION_MAX).contains(&retention) {
+        return Ok(retention);
+    }
+    Err(Error::new(
+        Code::ConfigurationInvalid,
+        format!("{what} cannot be kept for {retention:?}; write a duration from 1m to 36500d"),
+    ))
+}
+
 /// A name that no other instance has.
 fn random_id() -> String {
     use std::hash::{BuildHasher, RandomState};
@@ -513,6 +539,7 @@ pub struct Builder<Db: Database> {
     encryption: Option<Encryption>,
     purge_every: Duration,
     message_retention: Duration,
+    inbox_retention: Duration,
     dispatcher: Dispatcher,
     #[cfg(feature = "axum")]
     problem_base: String,
@@ -584,14 +611,18 @@ impl<Db: Database> Builder<Db> {
     /// # Errors
     /// SF303 if it is no duration, shorter than a minute or longer than a hundred years.
     pub fn message_retention(mut self, retention: impl ReadDuration) -> Result<Self> {
-        let retention = retention.read_duration()?;
-        if !(MESSAGE_RETENTION_MIN..=MESSAGE_RETENTION_MAX).contains(&retention) {
-            return Err(Error::new(
-                Code::ConfigurationInvalid,
-                format!("messages cannot be kept for {retention:?}; write a duration from 1m to 36500d"),
-            ));
-        }
-        self.message_retention = retention;
+        self.message_retention = check_retention("messages", retention)?;
+        Ok(self)
+    }
+
+    /// How long the inbox remembers a message from elsewhere; `7d` by default. What comes again later than that is taken for new, so
+    /// it should be longer than the broker keeps a message, and longer than anybody waits before he sends dead letters of a broker
+    /// once more. All processes should have the same.
+    ///
+    /// # Errors
+    /// SF303 if it is no duration, shorter than a minute or longer than a hundred years.
+    pub fn inbox_retention(mut self, retention: impl ReadDuration) -> Result<Self> {
+        self.inbox_retention = check_retention("records of the inbox", retention)?;
         Ok(self)
     }
 
@@ -667,6 +698,7 @@ impl<Db: Database> Builder<Db> {
             in_flight: InFlight::new(),
             breakers: Breakers::default(),
             reactions: Reactions::default(),
+            sources: Sources::default(),
             dispatcher: self.dispatcher,
             dispatching: Health::default(),
             wake: Wake::default(),
@@ -678,6 +710,7 @@ impl<Db: Database> Builder<Db> {
             encryption: self.encryption.clone(),
             purge_every: self.purge_every,
             message_retention: self.message_retention,
+            inbox_retention: self.inbox_retention,
             gauges: Gauges::default(),
             #[cfg(feature = "service")]
             operations: Default::default(),

@@ -15,7 +15,7 @@ use crate::clock::rfc3339;
 use crate::command::Key;
 use crate::command::execute::Executed;
 use crate::error::{Error, Result};
-use crate::outbox::KindStats;
+use crate::outbox::{EventCx, KindStats};
 use crate::purge::Expired;
 use crate::queue::Claimed;
 
@@ -50,6 +50,17 @@ pub const QUEUE_ROWS: &str = "steadfast_queue_rows";
 pub const QUEUE_OLDEST_SECONDS: &str = "steadfast_queue_oldest_seconds";
 /// Leases that were lost while somebody worked, by `kind`.
 pub const LEASES_LOST_TOTAL: &str = "steadfast_leases_lost_total";
+
+/// Messages from elsewhere, by `source` and `result`, each counted once for each of its consumers: `handled`, `duplicate` (it was
+/// handled before), `kept` (it failed, was handed out before or is worked on outside a transaction: from here on it is a delivery),
+/// `dead` (it failed for good, or cannot be read) or `ignored` (nobody wants this type).
+pub const INBOX_MESSAGES_TOTAL: &str = "steadfast_inbox_messages_total";
+/// How long after it was published a message was received, by `source`, if it says when that was.
+pub const INBOX_LAG_SECONDS: &str = "steadfast_inbox_lag_seconds";
+/// Messages that were received and are not acknowledged yet, by `source`.
+pub const INBOX_IN_FLIGHT: &str = "steadfast_inbox_in_flight";
+/// Records of the inbox; counted up to a hundred thousand. One process shows them, the others show zeros.
+pub const INBOX_RECORDS: &str = "steadfast_inbox_records";
 
 /// Live clients that this process pushes to.
 pub const PUSH_SUBSCRIBERS: &str = "steadfast_push_subscribers";
@@ -170,16 +181,18 @@ pub(crate) fn purged(expired: &Expired) {
         deliveries,
         entries,
         streams,
+        records,
     } = *expired;
     counter!(KEYS_PURGED_TOTAL).increment(keys);
     counter!(MESSAGES_PURGED_TOTAL).increment(messages);
-    if keys + messages + deliveries + entries + streams > 0 {
+    if keys + messages + deliveries + entries + streams + records > 0 {
         tracing::info!(
             keys,
             messages,
             deliveries,
             entries,
             streams,
+            records,
             "what has expired was purged"
         );
     }
@@ -247,6 +260,18 @@ pub(crate) fn work_span(claimed: &Claimed) -> Span {
     )
 }
 
+/// A message from elsewhere is handled, in a transaction with others.
+pub(crate) fn message_span(cx: &EventCx) -> Span {
+    tracing::info_span!(
+        "message",
+        consumer = cx.target(),
+        item = %cx.id(),
+        event_type = cx.event_type(),
+        correlation_id = cx.correlation_id(),
+        traceparent = cx.traceparent(),
+    )
+}
+
 /// The handler of a delivery starts, for the first time.
 pub(crate) fn delivery_starts(kind: &str, lag: Duration) {
     histogram!(DELIVERY_LAG_SECONDS, "kind" => kind.to_owned()).record(lag.as_secs_f64());
@@ -311,6 +336,55 @@ pub(crate) fn sink_is_away(server: &str, why: &str) {
 
 pub(crate) fn sink_is_back(server: &str) {
     tracing::info!(server, "a sink can be reached again");
+}
+
+pub(crate) fn source_is_away(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "nothing can be received from a source; its messages wait, and it is tried again"
+    );
+}
+
+pub(crate) fn source_is_back(server: &str) {
+    tracing::info!(server, "messages are received from a source again");
+}
+
+/// The database does not answer a source: what was received waits, and is not acknowledged.
+pub(crate) fn inbox_failed(source: &str, error: &Error) {
+    tracing::warn!(
+        source, code = %error.code(), ?error,
+        "messages from elsewhere cannot be handled for now; they are not acknowledged, and it is tried again"
+    );
+}
+
+/// Messages from elsewhere, each for one of its consumers, were dealt with. Duplicates are for those who look closely.
+pub(crate) fn messages_were(source: &str, result: &'static str, count: u64) {
+    if count == 0 {
+        return;
+    }
+    counter!(INBOX_MESSAGES_TOTAL, "source" => source.to_owned(), "result" => result).increment(count);
+    if result == "duplicate" {
+        tracing::debug!(source, count, "messages came again that were handled before");
+    }
+}
+
+/// A message was received so long after it was published.
+pub(crate) fn message_came(source: &str, lag: Duration) {
+    histogram!(INBOX_LAG_SECONDS, "source" => source.to_owned()).record(lag.as_secs_f64());
+}
+
+pub(crate) fn messages_in_flight(source: &str, count: usize) {
+    gauge!(INBOX_IN_FLIGHT, "source" => source.to_owned()).set(count as f64);
+}
+
+/// How many records the inbox has.
+pub(crate) fn inbox_has(records: u64) {
+    gauge!(INBOX_RECORDS).set(records as f64);
+}
+
+pub(crate) fn message_unreadable(source: &str, item: &Uuid, code: &str) {
+    tracing::error!(source, %item, code, "a message cannot be read: it is dead until somebody requeues it");
 }
 
 pub(crate) fn redis_keeps_nothing(server: &str) {

@@ -47,7 +47,7 @@ pub struct Tx<Db: Database> {
 impl<Db: Database> Tx<Db> {
     pub(crate) fn new(steadfast: Steadfast<Db>, key: Option<Key>, held: <Db::Store as Store<Db>>::Held) -> Self {
         Self {
-            origin: Origin::of(steadfast.source().clone()),
+            origin: Origin::of(steadfast.own_source().clone()),
             steadfast,
             key,
             held: Some(held),

@@ -17,7 +17,15 @@ use crate::mistakes::Mistakes;
 use crate::value::{DURATION_MAX, Given, Value, options, twice, unknown};
 use crate::{name, retry};
 
-const OPTIONS: [&str; 6] = ["retry", "name", "lease", "concurrency", "on_dead", "time_limit"];
+const OPTIONS: [&str; 7] = [
+    "retry",
+    "name",
+    "lease",
+    "concurrency",
+    "on_dead",
+    "duplicates",
+    "time_limit",
+];
 
 pub(super) struct Reaction {
     pub(super) event: Type,
@@ -207,6 +215,10 @@ impl Reader<'_> {
             "on_dead" => {
                 let on_dead = value()?.word(&["wait", "skip"])?;
                 quote!(#krate::OnDead::#on_dead)
+            }
+            "duplicates" => {
+                let duplicates = value()?.word(&["drop", "allow"])?;
+                quote!(#krate::Duplicates::#duplicates)
             }
             _ => return Err(unknown(name, "a reaction", &OPTIONS)),
         };

@@ -638,6 +638,10 @@ fn each_option_of_a_reaction_is_said_to_the_builder() {
             ".concurrency(service.workers()).run_boxed(",
         ),
         ("on_dead = wait", ".on_dead(::steadfast::OnDead::Wait).run_boxed("),
+        (
+            "duplicates = allow",
+            ".duplicates(::steadfast::Duplicates::Allow).run_boxed(",
+        ),
         ("retry = self.policy", ".retry(service.policy).run_boxed("),
         ("retry()", ".retry(::steadfast::RetryPolicy::checked(5u32,"),
         (
@@ -797,7 +801,7 @@ fn an_option_of_a_reaction_that_is_wrong_is_told_why_and_what_to_write() {
         (
             "concurency = 8",
             "concurency",
-            "SF011: `concurency` is no option of a reaction; did you mean `concurrency`?\nknown: retry, name, lease, concurrency, on_dead, time_limit",
+            "SF011: `concurency` is no option of a reaction; did you mean `concurrency`?\nknown: retry, name, lease, concurrency, on_dead, duplicates, time_limit",
         ),
         ("lease", "lease", "SF011: `lease` has no value; write `lease = ..`"),
         (

@@ -16,27 +16,49 @@ const PAUSE: RetryPolicy = RetryPolicy::checked(
     None,
 );
 
-/// Whether the other side of a sink is away, and for how long.
+/// How long a source is left alone. Nobody waits for it but its messages, and they should not wait for long.
+const SOURCE_PAUSE: RetryPolicy = RetryPolicy::checked(
+    u32::MAX - 1,
+    Backoff::Exponential(Duration::from_millis(200)),
+    Duration::from_secs(10),
+    Jitter::Equal,
+    None,
+);
+
+/// Whether the other side of a sink or a source is away, and for how long.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     /// How often in a row it could not be reached.
     misses: AtomicU32,
+    is_source: bool,
 }
 
 impl Away {
+    pub(crate) fn of_source() -> Self {
+        Self {
+            is_source: true,
+            ..Self::default()
+        }
+    }
+
     /// It could not be reached: how long messages are put off. The first time it is said in the log.
     pub(crate) fn has_missed(&self, server: &str, why: &str) -> Duration {
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if misses == 1 {
-            telemetry::sink_is_away(server, why);
+        match (misses, self.is_source) {
+            (1, false) => telemetry::sink_is_away(server, why),
+            (1, true) => telemetry::source_is_away(server, why),
+            _ => {}
         }
-        PAUSE.delay(misses, random)
+        let pause = if self.is_source { SOURCE_PAUSE } else { PAUSE };
+        pause.delay(misses, random)
     }
 
     /// It could be reached.
     pub(crate) fn is_back(&self, server: &str) {
-        if self.misses.swap(0, Ordering::Relaxed) > 0 {
-            telemetry::sink_is_back(server);
+        match (self.misses.swap(0, Ordering::Relaxed), self.is_source) {
+            (0, _) => {}
+            (_, false) => telemetry::sink_is_back(server),
+            (_, true) => telemetry::source_is_back(server),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The other side: brokers and endpoints that messages are sent to.
+//! The other side: brokers and endpoints that messages are sent to, and those that they come from.
 //!
 //! A [`Sink`] sends a batch and says of each message what became of it. Which messages are still to be sent, when again and how
-//! often, is no business of its own: that is the outbox's ([`Steadfast::sink`](crate::Steadfast::sink)).
+//! often, is no business of its own: that is the outbox's ([`Steadfast::sink`](crate::Steadfast::sink)). A [`Source`] hands messages
+//! out and hears when it may forget them; what they do is the inbox's ([`Steadfast::source`](crate::Steadfast::source)).
 
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis", feature = "webhook"))]
-mod away;
+pub(crate) mod away;
 #[cfg(any(feature = "nats", feature = "webhook"))]
 mod header;
 #[cfg(feature = "nats")]
@@ -15,8 +15,11 @@ mod plaintext;
 pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+pub(crate) mod source;
 #[cfg(feature = "webhook")]
 pub(crate) mod webhook;
+
+pub use source::{Feed, Incoming, Source};
 
 use crate::failure::Failure;
 use crate::outbox::EventCx;

@@ -4,6 +4,9 @@
 //! again, with the same `Nats-Msg-Id`: the stream drops what it has seen within its window for duplicates.
 
 mod doctor;
+mod source;
+
+pub use source::NatsFeed;
 
 use std::error::Error as _;
 use std::fmt;
@@ -33,7 +36,7 @@ const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
 
 type SubjectOf = dyn Fn(&EventCx) -> String + Send + Sync;
 
-/// A [sink](Sink) to a stream of NATS JetStream.
+/// A [sink](Sink) to a stream of NATS JetStream, and a [source](super::Source) of what a durable consumer of one hands out.
 ///
 /// ```no_run
 /// # async fn example(sf: &steadfast::Steadfast<steadfast::sqlx::Sqlite>) -> steadfast::Result<()> {
@@ -48,6 +51,19 @@ type SubjectOf = dyn Fn(&EventCx) -> String + Send + Sync;
 /// The subject of a message is the type of its event. Its headers are `Nats-Msg-Id` and the attributes of CloudEvents (`ce-id`,
 /// `ce-type`, ..), percent-encoded where they are not printable ASCII; its payload is the event.
 ///
+/// As a source it consumes by a durable pull consumer of the stream:
+///
+/// ```no_run
+/// # async fn example(sf: &steadfast::Steadfast<steadfast::sqlx::Sqlite>) -> steadfast::Result<()> {
+/// # use steadfast::Nats;
+/// let nats = Nats::at("tls://nats.example.org")?.stream("ORDERS").declare_consumer("warehouse", "order.>");
+/// sf.source("orders.nats").events("order.*").consume_from(nats);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A message is known by its attributes of CloudEvents, or else by `Nats-Msg-Id`, and its event by the subject then.
+///
 /// What is confirmed is in the stream. Whether it survives a crash of the machine is up to the server: by default it syncs its
 /// files every two minutes, and trusts in replicas until then.
 pub struct Nats {
@@ -56,6 +72,8 @@ pub struct Nats {
     credentials: Option<(String, Option<String>)>,
     stream: Option<String>,
     declares: Option<Vec<String>>,
+    durable: Option<source::Durable>,
+    dead_letters: Option<String>,
     subject_of: Arc<SubjectOf>,
     needs_tls: bool,
     context: Mutex<Option<Context>>,
@@ -97,6 +115,8 @@ impl Nats {
             server,
             stream: None,
             declares: None,
+            durable: None,
+            dead_letters: None,
             subject_of: Arc::new(|event| event.event_type().to_owned()),
             context: Mutex::new(None),
             away: Away::default(),

@@ -4,9 +4,12 @@
 //! what was sent back to whoever is confirmed next, not to whom it belongs. So a batch has a channel to itself, waits for all of
 //! its confirmations, and only then looks which ids have come back.
 //!
-//! The connection is ours to bring back: when it is gone, the next batch opens another one.
+//! The connection is ours to bring back: when it is gone, the next batch opens another one. The way in is in [`source`].
 
 mod doctor;
+mod source;
+
+pub use source::RabbitMqFeed;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -54,7 +57,7 @@ type KeyOf = dyn Fn(&EventCx) -> String + Send + Sync;
 
 type Verdict = Result<Confirmation, Failure>;
 
-/// A [sink](Sink) to an exchange of RabbitMQ.
+/// A [sink](Sink) to an exchange of RabbitMQ, and a [source](super::Source) of what a queue has.
 ///
 /// ```no_run
 /// # async fn example(sf: &steadfast::Steadfast<steadfast::sqlx::Sqlite>) -> steadfast::Result<()> {
@@ -74,6 +77,20 @@ type Verdict = Result<Confirmation, Failure>;
 /// it. RabbitMQ knows no message again: one that is sent again is there twice, with the same `message_id`. What is confirmed
 /// survives a restart of the broker if its queue is durable, and the loss of a machine if the queue is replicated.
 ///
+/// As a source it consumes from the [queue](Self::queue) that is named, or from the first that is declared:
+///
+/// ```no_run
+/// # async fn example(sf: &steadfast::Steadfast<steadfast::sqlx::Sqlite>) -> steadfast::Result<()> {
+/// # use steadfast::RabbitMq;
+/// let rabbitmq = RabbitMq::at("amqps://warehouse:secret@rabbit.example.org/%2f")?.exchange("events");
+/// let rabbitmq = rabbitmq.declare_queue("warehouse.orders", &["order.#"]).dead_letter_queue("warehouse.dead");
+/// sf.source("orders.rabbitmq").events("order.*").consume_from(rabbitmq);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A message is known by its attributes of CloudEvents, or else by `message_id`, and its event by `type` or the routing key.
+///
 /// The client, lapin, writes what no queue takes to the log, with its payload, at the level `warn`. Where that is too much, turn
 /// the target `lapin` off.
 pub struct RabbitMq {
@@ -81,6 +98,9 @@ pub struct RabbitMq {
     exchange: ShortString,
     declares: bool,
     queues: Vec<Queue>,
+    /// The queue that messages come from, if it is not one of these.
+    consumes: Option<ShortString>,
+    dead_letters: Option<ShortString>,
     key_of: Arc<KeyOf>,
     link: Mutex<Link>,
     /// Channels that nobody uses and on which nothing is unconfirmed: no more than there are batches at once.
@@ -92,6 +112,7 @@ pub struct RabbitMq {
 struct Queue {
     name: ShortString,
     keys: Vec<ShortString>,
+    is_classic: bool,
 }
 
 /// The connection.
@@ -166,6 +187,8 @@ impl RabbitMq {
             exchange: ShortString::default(),
             declares: false,
             queues: Vec::new(),
+            consumes: None,
+            dead_letters: None,
             key_of: Arc::new(|event| event.event_type().to_owned()),
             link: Mutex::default(),
             idle: std::sync::Mutex::default(),
@@ -199,6 +222,7 @@ impl RabbitMq {
         self.queues.push(Queue {
             name: short("a queue", name),
             keys: keys.iter().map(|key| short("a routing key", key)).collect(),
+            is_classic: false,
         });
         self
     }
@@ -299,14 +323,8 @@ impl RabbitMq {
             let declaring = channel.exchange_declare(exchange.clone(), ExchangeKind::Topic, options, nothing());
             declaring.await?;
         }
-        for Queue { name, keys } in &self.queues {
-            let options = QueueDeclareOptions {
-                durable: true,
-                ..QueueDeclareOptions::default()
-            };
-            let mut replicated = FieldTable::default();
-            replicated.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-            channel.queue_declare(name.clone(), options, replicated).await?;
+        for Queue { name, keys, is_classic } in &self.queues {
+            declare_queue(channel, name, *is_classic).await?;
             for key in keys {
                 let options = QueueBindOptions::default();
                 let binding = channel.queue_bind(name.clone(), exchange.clone(), key.clone(), options, nothing());
@@ -502,6 +520,19 @@ impl Fate {
             None => Self::Unconfirmed(error.to_string()),
         }
     }
+}
+
+/// Creates a durable queue, unless it is there.
+async fn declare_queue(channel: &Channel, name: &ShortString, is_classic: bool) -> lapin::Result<()> {
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let mut kind = FieldTable::default();
+    if !is_classic {
+        kind.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    }
+    channel.queue_declare(name.clone(), options, kind).await.map(drop)
 }
 
 /// A name as AMQP has it.

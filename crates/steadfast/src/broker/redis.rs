@@ -5,6 +5,9 @@
 //! replaced.
 
 mod doctor;
+mod source;
+
+pub use source::RedisFeed;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +41,7 @@ type StreamOf = dyn Fn(&EventCx) -> String + Send + Sync;
 
 type Verdict = Result<Confirmation, Failure>;
 
-/// A [sink](Sink) to streams of Redis.
+/// A [sink](Sink) to streams of Redis, and a [source](super::Source) of what a group is handed.
 ///
 /// ```no_run
 /// # async fn example(sf: &steadfast::Steadfast<steadfast::sqlx::Sqlite>) -> steadfast::Result<()> {
@@ -53,12 +56,30 @@ type Verdict = Result<Confirmation, Failure>;
 /// The fields of an entry are the attributes of CloudEvents (`ce-id`, `ce-type`, ..), `content-type`, and the event itself as
 /// `data`.
 ///
+/// As a source it consumes from the stream by a consumer group:
+///
+/// ```no_run
+/// # async fn example(sf: &steadfast::Steadfast<steadfast::sqlx::Sqlite>) -> steadfast::Result<()> {
+/// # use steadfast::RedisStreams;
+/// let redis = RedisStreams::at("rediss://shop:secret@redis.example.org")?.stream("orders").declare_group("warehouse");
+/// sf.source("orders.redis").events("order.*").consume_from(redis);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A message is known by its attributes of CloudEvents, or else by a field `message_id` and its event by a field `type`; its body is
+/// `data`, `body` or `payload`. Entries whose consumer has died are taken over after a minute.
+///
 /// Redis knows no message again: one that is sent again is there twice, with the same `ce-id`. What is confirmed is in the memory
 /// of the server. Whether it survives a crash is up to its settings (`appendonly`, `appendfsync`): the sink says in the log if
 /// the server writes no append-only file at all.
 pub struct RedisStreams {
     client: Client,
     stream_of: Arc<StreamOf>,
+    /// The stream that messages come from.
+    stream: String,
+    group: Option<source::Group>,
+    dead_letters: Option<String>,
     length_max: Option<u64>,
     /// Connections that nobody uses, and since when: no more than there are batches at once.
     idle: Mutex<Vec<(MultiplexedConnection, Instant)>>,
@@ -97,6 +118,9 @@ impl RedisStreams {
         Ok(Self {
             client,
             stream_of: Arc::new(|_| STREAM.to_owned()),
+            stream: STREAM.to_owned(),
+            group: None,
+            dead_letters: None,
             length_max: None,
             idle: Mutex::default(),
             was_looked_at: AtomicBool::new(false),
@@ -105,7 +129,8 @@ impl RedisStreams {
     }
 
     /// The stream that messages are added to; `events` by default. It is made if it is not there.
-    pub fn stream(self, name: &str) -> Self {
+    pub fn stream(mut self, name: &str) -> Self {
+        self.stream = name.to_owned();
         let name = name.to_owned();
         self.stream_of(move |_| name.clone())
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::count::Count;
+use super::dead_letter::is_forgotten;
 use super::delivery::DeliveryState;
 use super::look::DeliveryList;
 use super::look_up::ids_beginning;
@@ -300,8 +301,11 @@ impl<Db: Database> BulkWork<'_, Db> {
     async fn batch(&self) -> Result<Batch> {
         let mut conflicts = 0;
         loop {
-            let id = self.id;
-            let done = self.steadfast.transact(async |tx| Ok(batch(tx, id).await?)).await;
+            let (id, memory) = (self.id, self.steadfast.inbox_retention());
+            let done = self
+                .steadfast
+                .transact(async |tx| Ok(batch(tx, id, memory).await?))
+                .await;
             match done.map_err(Error::unwrapped) {
                 Err(error) if error.code() == Code::Conflict && conflicts < CONFLICTS_MAX => conflicts += 1,
                 done => return done,
@@ -344,7 +348,7 @@ struct Batch {
     freed: Vec<String>,
 }
 
-async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<Batch> {
+async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId, memory: Duration) -> Result<Batch> {
     let mut row = lock(tx, id).await?;
     let mut freed = Vec::new();
     if row.state != BulkState::Running.as_str() {
@@ -356,7 +360,7 @@ async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<Batch> 
     }
     let filter = decode(&row)?;
     let (store, conn, _) = tx.parts("lock deliveries");
-    let rows = store.lock_deliveries(conn, &filter, BULK_BATCH).await?;
+    let mut rows = store.lock_deliveries(conn, &filter, BULK_BATCH).await?;
     let Some(last) = rows.last() else {
         return Ok(Batch {
             row,
@@ -365,6 +369,11 @@ async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<Batch> 
         });
     };
     row.cursor = (last.item, last.kind.clone());
+    if BulkOperation::read(&row)?.verb == BulkVerb::Requeue {
+        // What the inbox does not remember any more is requeued one by one, by force, or not at all.
+        let now = tx.now().await?;
+        rows.retain(|row| !is_forgotten(row, now, memory));
+    }
     row.done += i64::try_from(rows.len()).unwrap_or_default();
     row.batches += 1;
     freed = apply(tx, &row, &rows).await?;

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::message::{Message, MessageId};
+use crate::broker::Incoming;
 use crate::clock::rfc3339;
 
 /// The delivery that a reaction or a sink works on: which event it is, and what it belongs to.
@@ -43,6 +44,20 @@ impl EventCx {
         MessageId::of(self.0.message.id)
     }
 
+    /// The id that the producer of the event gave it: [`id`](Self::id), unless the event came from elsewhere. Then it means something
+    /// only beside its [source](Self::source).
+    pub fn message_id(&self) -> Cow<'_, str> {
+        match &self.0.message.elsewhere {
+            Some(elsewhere) => (&*elsewhere.id).into(),
+            None => self.0.message.id.to_string().into(),
+        }
+    }
+
+    /// The message as it came, with all its headers, if it came from elsewhere: [`Steadfast::source`](crate::Steadfast::source).
+    pub fn incoming(&self) -> Option<&Incoming> {
+        self.0.message.elsewhere.as_ref().map(|elsewhere| &elsewhere.incoming)
+    }
+
     /// The key to hand to the outside: the same in every attempt of this reaction to this event, and in no other.
     pub fn key(&self) -> &str {
         &self.0.key
@@ -63,7 +78,7 @@ impl EventCx {
         &self.0.target
     }
 
-    /// When the event was published, by the time of the database.
+    /// When the event was published, by the time of the database, or by what it says itself if it came from elsewhere.
     pub fn time(&self) -> SystemTime {
         self.0.message.created_at.into()
     }

@@ -3,7 +3,7 @@
 //! Every decision is one transaction: the row is locked, changed, and written into the audit. What somebody works on is left
 //! alone. A row that leaves its chain frees the one behind it in the same transaction.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -14,6 +14,7 @@ use super::message::{EVENT_LENGTH_MAX, MessageId};
 use crate::audit::AuditEntry;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
+use crate::inbox::envelope::is_from_elsewhere;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::store::letters::{DeliveryRow, Letters, MessageRow, Replacement};
@@ -25,6 +26,7 @@ pub struct Delivery<'c, Db: Database> {
     steadfast: &'c Steadfast<Db>,
     id: MessageId,
     target: &'c str,
+    is_forced: bool,
 }
 
 impl<Db: Database> Steadfast<Db> {
@@ -43,6 +45,7 @@ impl<Db: Database> Steadfast<Db> {
             steadfast: self,
             id,
             target,
+            is_forced: false,
         }
     }
 }
@@ -55,11 +58,19 @@ enum Change<'c> {
 }
 
 impl<Db: Database> Delivery<'_, Db> {
+    /// Requeues it even if it came from elsewhere longer ago than the inbox remembers: look first whether it was handled meanwhile by
+    /// other means.
+    pub fn forced(mut self) -> Self {
+        self.is_forced = true;
+        self
+    }
+
     /// Gives it another life: due now, with all its attempts, in its old place of the order. It may be dead, or pending and
     /// waiting for its next attempt.
     ///
     /// # Errors
-    /// SF117 if somebody works on it. SF102 if there is no such delivery, it has ended, or its event has expired.
+    /// SF117 if somebody works on it. SF102 if there is no such delivery, it has ended, its event has expired, or it came from
+    /// elsewhere longer ago than the [inbox remembers](crate::Builder::inbox_retention), unless it is [forced](Self::forced).
     pub async fn requeue(self, operator: &str, reason: &str) -> Result<()> {
         self.change("delivery.requeue", operator, reason, &Change::Requeue)
             .await
@@ -125,12 +136,14 @@ impl<Db: Database> Delivery<'_, Db> {
         let subject = format!("{} {}", self.id, self.target);
         let entry = AuditEntry::new(operator, action, subject).because(reason);
         let (entry, id, target) = (&entry, self.id, self.target);
+        let memory = Some(self.steadfast.inbox_retention()).filter(|_| !self.is_forced);
         let changed = self.steadfast.transact(async |tx| {
             let row = tx.lock_delivery(id, target).await?;
             let row = row.ok_or_else(|| not_there(id, target))?;
             refuse_leased(&row)?;
             if matches!(change, Change::Requeue) {
                 refuse_expired(&row, tx.now().await?)?;
+                refuse_forgotten(&row, tx.now().await?, memory)?;
             }
             apply(tx, &row, change, reason).await?;
             tx.audit(entry).await?;
@@ -232,6 +245,27 @@ fn refuse_expired(row: &DeliveryRow, now: SystemTime) -> Result<()> {
              (--edited FILE), or discard it",
             row.item,
             rfc3339(expired_at)
+        ),
+    ))
+}
+
+/// Whether a message came from elsewhere longer ago than the inbox remembers. It may have come once more since then, and have been
+/// handled.
+pub(super) fn is_forgotten(row: &DeliveryRow, now: SystemTime, memory: Duration) -> bool {
+    let came_at = row.created_at.map(|at| SystemTime::from(Timestamp(at)));
+    let age = came_at.and_then(|came_at| now.duration_since(came_at).ok());
+    is_from_elsewhere(&row.item) && age.is_some_and(|age| age >= memory)
+}
+
+fn refuse_forgotten(row: &DeliveryRow, now: SystemTime, memory: Option<Duration>) -> Result<()> {
+    let Some(memory) = memory.filter(|memory| is_forgotten(row, now, *memory)) else {
+        return Ok(());
+    };
+    Err(Error::new(
+        Code::InputInvalid,
+        format!(
+            "the message {} came from elsewhere longer ago than the inbox remembers ({memory:?}), so it may have been handled since;              look whether it was, and requeue it by force (--force), or discard it",
+            row.item
         ),
     ))
 }

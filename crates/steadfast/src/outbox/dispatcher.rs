@@ -12,6 +12,7 @@ use crate::clock::random;
 use crate::error::{Code, Error, Result};
 use crate::queue::{Engine, Pace, TROUBLE, Work};
 use crate::steadfast::Steadfast;
+use crate::store::inbox::Inbox;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
@@ -115,12 +116,17 @@ impl<Db: Database> Steadfast<Db> {
     /// # Errors
     /// If the database does not answer.
     pub async fn declare(&self) -> Result<()> {
-        let targets = self.reactions().targets();
-        if targets.is_empty() {
+        let sources = self.sources();
+        let targets = self.reactions().targets(|event_type| sources.feed(event_type));
+        let kinds: Vec<Arc<str>> = self.works().iter().flat_map(|work| work.kinds().to_vec()).collect();
+        if kinds.is_empty() {
             return Ok(());
         }
-        let durable = self.reactions().durable();
-        let kinds: Vec<Arc<str>> = durable.iter().flat_map(|reacting| reacting.kinds().to_vec()).collect();
+        let fed = self.reactions().fed(|event_type| sources.feed(event_type));
+        if !fed.is_empty() {
+            // What is published here would act once more, beside what comes back by the broker.
+            self.ask("remove targets").forget_targets(&fed).await?;
+        }
         self.ask("declare targets")
             .declare(&targets, &kinds, self.clock().ahead())
             .await
@@ -143,7 +149,8 @@ impl<Db: Database> Steadfast<Db> {
         }
     }
 
-    /// Carries messages to the reactions of this process until [`stop`](Self::stop), then lets what is under way end.
+    /// Carries messages to the reactions of this process until [`stop`](Self::stop), then lets what is under way end: those that
+    /// were published here, and those that come from the [sources](Self::source) of this process.
     ///
     /// [`serve`](Self::serve) runs it by itself. With a server of your own, or in a process that does nothing else, spawn it
     /// once.
@@ -160,7 +167,14 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     pub(crate) async fn dispatch_declared(&self) {
-        if self.dispatcher().is_off || self.reactions().is_empty() {
+        if self.dispatcher().is_off {
+            return;
+        }
+        tokio::join!(self.run_engine(), self.consume());
+    }
+
+    async fn run_engine(&self) {
+        if self.works().is_empty() {
             return;
         }
         while let Err(panic) = AssertUnwindSafe(self.engine().run()).catch_unwind().await {
@@ -186,9 +200,17 @@ impl<Db: Database> Steadfast<Db> {
         self.engine().drain().await
     }
 
+    /// What rows of the queue can be here: deliveries, and messages from elsewhere that nobody could read.
+    fn works(&self) -> Vec<Arc<dyn Work<Db>>> {
+        let reactions = self.reactions().durable().into_iter();
+        let reactions = reactions.map(|reacting| reacting as Arc<dyn Work<Db>>);
+        let sources = self.sources().all().into_iter();
+        reactions
+            .chain(sources.map(|source| source as Arc<dyn Work<Db>>))
+            .collect()
+    }
+
     fn engine(&self) -> Engine<Db> {
-        let work = |reacting| reacting as Arc<dyn Work<Db>>;
-        let works: Vec<_> = self.reactions().durable().into_iter().map(work).collect();
-        Engine::new(self.clone(), &works, self.dispatcher().pace)
+        Engine::new(self.clone(), &self.works(), self.dispatcher().pace)
     }
 }

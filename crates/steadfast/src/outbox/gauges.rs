@@ -15,7 +15,7 @@ use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
-/// How often the queue is looked at, roughly. It costs three statements.
+/// How often the queue and the inbox are looked at, roughly. It costs four statements.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The lease of whoever looks, and how long it lasts: longer than until he looks again.
@@ -73,6 +73,7 @@ impl<Db: Database> Steadfast<Db> {
             return Ok(None);
         }
         let kinds = self.ask("count the rows of the queue").kind_counts(offset).await?;
+        telemetry::inbox_has(self.inbox_stats().await?.records.number);
         Ok(Some(kinds.into_iter().map(KindStats::from).collect()))
     }
 
@@ -110,6 +111,7 @@ impl State {
 
     fn clear(&mut self) {
         self.until = None;
+        telemetry::inbox_has(0);
         self.shown.drain().for_each(|kind| telemetry::queue_is_not(&kind));
     }
 

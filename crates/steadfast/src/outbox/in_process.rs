@@ -40,6 +40,7 @@ impl<Db: Database> Steadfast<Db> {
                 ordering_key: None,
                 origin: message.origin,
                 payload: message.payload.into(),
+                elsewhere: None,
             };
             for reacting in reactions {
                 let (sf, message) = (sf.clone(), message.clone());

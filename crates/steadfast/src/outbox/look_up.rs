@@ -10,8 +10,10 @@ use uuid::Uuid;
 use super::delivery::{ListedDelivery, target_of};
 use super::look::DeliveryList;
 use super::message::MessageId;
+use crate::broker::Incoming;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
+use crate::inbox;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::store::letters::{AttemptRow, Letters, MessageRow};
@@ -91,6 +93,8 @@ pub struct LookedMessage {
     pub traceparent: Option<String>,
     /// The message that it replaces for one delivery, if its payload was edited.
     pub replaces: Option<MessageId>,
+    /// The message as it came, with all its headers, if it came from elsewhere.
+    pub incoming: Option<Incoming>,
     /// The members of the payload that are masked.
     pub redacted: Vec<String>,
     /// The payload as text, masked unless [revealed](MessageLookUp::revealed).
@@ -109,6 +113,7 @@ impl LookedMessage {
             .as_deref()
             .and_then(|text| serde_json::from_str::<Value>(text).ok());
         let replaces = headers.and_then(|headers| headers[REPLACES].as_str()?.parse().ok());
+        let incoming = inbox::incoming_of(&row);
         Self {
             id: MessageId::of(row.id),
             event_type: row.event_type,
@@ -121,6 +126,7 @@ impl LookedMessage {
             causation_id: row.causation_id,
             traceparent: row.traceparent,
             replaces,
+            incoming,
             payload: show(&row.payload, if is_revealed { &[] } else { &redacted }),
             redacted,
             deliveries: Vec::new(),

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::event::Event;
 use super::name;
 use super::origin::Origin;
+use crate::broker::Incoming;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
 
@@ -137,9 +138,29 @@ pub(crate) struct Message {
     pub(crate) ordering_key: Option<Arc<str>>,
     pub(crate) origin: Origin,
     pub(crate) payload: Bytes,
+    /// What it was before it came here, if it came from elsewhere.
+    pub(crate) elsewhere: Option<Arc<Elsewhere>>,
+}
+
+/// A message as it came from elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Elsewhere {
+    /// The name of the source that it came by.
+    pub(crate) via: Arc<str>,
+    /// The id that its producer gave it.
+    pub(crate) id: Arc<str>,
+    pub(crate) incoming: Incoming,
 }
 
 impl Message {
+    /// The id by which its producer knows it.
+    pub(crate) fn first_id(&self) -> String {
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.id.to_string(),
+            None => self.id.to_string(),
+        }
+    }
+
     /// The envelope and the event as one JSON object, as CloudEvents 1.0 writes it.
     pub(crate) fn cloud_event(&self) -> Value {
         let data = serde_json::from_slice(&self.payload).unwrap_or(Value::Null);

@@ -32,7 +32,7 @@ impl Origin {
     /// A message has brought it about.
     pub(crate) fn follow(&mut self, message: &Message) {
         self.correlation_id.clone_from(&message.origin.correlation_id);
-        self.causation_id = Some(message.id.to_string().into());
+        self.causation_id = Some(message.first_id().into());
         self.traceparent.clone_from(&message.origin.traceparent);
     }
 

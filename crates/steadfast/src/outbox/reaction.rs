@@ -21,6 +21,7 @@ use crate::command::execute::{self, Handled, Handler, Verdict};
 use crate::command::{AsyncReact, CommandOptions, Outcome};
 use crate::error::{Code, Error, Result};
 use crate::failure::{Failure, FailureClass};
+use crate::inbox;
 use crate::queue::{Claimed, Ended, Work, WorkId, WorkOptions, WorkPoint};
 use crate::retry::RetryPolicy;
 use crate::steadfast::Steadfast;
@@ -46,6 +47,16 @@ pub enum OnDead {
     Skip,
 }
 
+/// What becomes of a message from elsewhere that comes once more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// It is known by its record in the inbox, and dropped.
+    #[default]
+    Drop,
+    /// It is handled once more, and there is no record: for what may happen any number of times.
+    Allow,
+}
+
 /// A reaction that is being declared: [`Steadfast::reaction`].
 #[must_use = "a reaction is there when it has a handler"]
 pub struct Reaction<'r, Db: Database, E: Event> {
@@ -55,6 +66,7 @@ pub struct Reaction<'r, Db: Database, E: Event> {
     lease: Option<Duration>,
     concurrency: Option<u32>,
     on_dead: OnDead,
+    duplicates: Duplicates,
     time_limit: Duration,
     location: &'static Location<'static>,
     event: PhantomData<fn(E)>,
@@ -69,6 +81,7 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
             lease: None,
             concurrency: None,
             on_dead: OnDead::Wait,
+            duplicates: Duplicates::Drop,
             time_limit: CommandOptions::default().time_limit,
             location,
             event: PhantomData,
@@ -101,6 +114,13 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
     /// What becomes of the events behind one that is dead.
     pub fn on_dead(mut self, on_dead: OnDead) -> Self {
         self.on_dead = on_dead;
+        self
+    }
+
+    /// What becomes of a message that comes once more, if the events come from a [source](Steadfast::source); by default it is
+    /// dropped.
+    pub fn duplicates(mut self, duplicates: Duplicates) -> Self {
+        self.duplicates = duplicates;
         self
     }
 
@@ -169,6 +189,7 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
                 panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
             }
         }
+        self.sf.sources().refuse(&self.name, self.location);
         let name: Arc<str> = self.name.into();
         let concurrency = self.concurrency.unwrap_or_else(|| match &call {
             Call::Outside(_) | Call::Sink(_) => OUTSIDE_CONCURRENCY,
@@ -191,6 +212,7 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
                 dead_make_room: self.on_dead == OnDead::Skip,
             },
             time_limit: self.time_limit,
+            duplicates: self.duplicates,
             call,
             location: self.location,
         });
@@ -202,7 +224,7 @@ pub(super) fn read(duration: impl ReadDuration) -> Duration {
 }
 
 /// What a node must know to deliver an event of this version to the target.
-fn kind(target: &str, version: u32) -> Arc<str> {
+pub(crate) fn kind(target: &str, version: u32) -> Arc<str> {
     match version {
         1 => target.into(),
         version => format!("{target}@{version}").into(),
@@ -241,17 +263,41 @@ pub(crate) struct Reacting<Db: Database> {
     pub(super) is_in_process: bool,
     pub(super) options: WorkOptions,
     pub(super) time_limit: Duration,
+    pub(super) duplicates: Duplicates,
     pub(super) call: Call<Db>,
     pub(super) location: &'static Location<'static>,
 }
 
 impl<Db: Database> Reacting<Db> {
-    pub(super) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    pub(super) fn retry(&self) -> &RetryPolicy {
+    pub(crate) fn retry(&self) -> &RetryPolicy {
         &self.options.retry
+    }
+
+    pub(crate) fn time_limit(&self) -> Duration {
+        self.time_limit
+    }
+
+    /// Whether a message from elsewhere that comes once more is dropped.
+    pub(crate) fn drops_duplicates(&self) -> bool {
+        self.duplicates == Duplicates::Drop
+    }
+
+    /// Whether it can handle an event of this version in a transaction.
+    pub(crate) fn can_handle(&self, version: u32) -> bool {
+        matches!(self.call, Call::InTx(_)) && self.kinds.iter().any(|known| *known == kind(&self.name, version))
+    }
+
+    /// Calls the handler in a transaction.
+    pub(crate) async fn handle(&self, tx: &mut Tx<Db>, cx: &EventCx) -> Result<(), Failure> {
+        let Call::InTx(call) = &self.call else {
+            unreachable!("only what reacts in a transaction is called in one")
+        };
+        tx.belongs_to(cx);
+        call(tx, &cx.message().payload)?.await
     }
 
     /// One attempt. With a lease, its row leaves the queue in the transaction of the handler, if it has one.
@@ -315,7 +361,7 @@ impl<Db: Database> Reacting<Db> {
 }
 
 /// What a handler with a transaction ended with, by the words that one without has. Nothing that it did is there.
-fn rolled_back(error: Error) -> Failure {
+pub(crate) fn rolled_back(error: Error) -> Failure {
     match error.code() {
         Code::HandlerPanicked => Failure::panicked(),
         Code::TimeLimit => Failure::transient("time_limit", error.to_string()),
@@ -346,8 +392,13 @@ impl<Db: Database> Work<Db> for Reacting<Db> {
             if claimed.message.has_expired {
                 return Ended::Skipped("it expired before it was delivered");
             }
-            let cx = EventCx::new(claimed.message.clone(), self.name.clone(), claimed.attempt, lost);
-            self.attempt(&sf, &cx, Some(&claimed)).await
+            let message = match inbox::recall(&sf, &claimed.message).await {
+                Ok(message) => message,
+                Err(error) => return Ended::Failed(error.into()),
+            };
+            let cx = EventCx::new(message, self.name.clone(), claimed.attempt, lost);
+            let ended = self.attempt(&sf, &cx, Some(&claimed)).await;
+            inbox::judge(&sf, &cx, &self.options.retry, &claimed, ended).await
         })
     }
 }
@@ -367,14 +418,7 @@ impl<Db: Database> Handler<Db> for InTransaction<Db> {
     }
 
     async fn run(&mut self, mut tx: Tx<Db>, _: &CommandOptions) -> Handled<Db, Self::Answer> {
-        let Call::InTx(call) = &self.reacting.call else {
-            unreachable!("only what reacts in a transaction is called in one")
-        };
-        tx.belongs_to(&self.cx);
-        let ended = match call(&mut tx, &self.cx.message().payload) {
-            Ok(working) => working.await,
-            Err(failure) => Err(failure),
-        };
+        let ended = self.reacting.handle(&mut tx, &self.cx).await;
         let id = WorkId {
             item: self.cx.message().id,
             kind: &self.reacting.name,
@@ -426,6 +470,30 @@ impl<Db: Database> Reactions<Db> {
         all.iter().filter(|reacting| !reacting.is_in_process).cloned().collect()
     }
 
+    /// Those to events of this type that rows can be delivered to.
+    pub(crate) fn to(&self, event_type: &str) -> Vec<Arc<Reacting<Db>>> {
+        let all = self.lock();
+        let of_type = |reacting: &&Arc<Reacting<Db>>| {
+            !reacting.is_in_process && matches!(reacting.wants, Wants::Type(wanted) if wanted == event_type)
+        };
+        all.iter().filter(of_type).cloned().collect()
+    }
+
+    /// Where the target of this name was declared, if there is one.
+    pub(crate) fn declared_at(&self, name: &str) -> Option<&'static Location<'static>> {
+        let all = self.lock();
+        all.iter()
+            .find(|reacting| &*reacting.name == name)
+            .map(|reacting| reacting.location)
+    }
+
+    /// The names of those whose events come from elsewhere.
+    pub(super) fn fed(&self, is_fed: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let durable = self.durable().into_iter();
+        let fed = durable.filter(|reacting| matches!(reacting.wants, Wants::Type(wanted) if is_fed(wanted)));
+        fed.map(|reacting| reacting.name.clone()).collect()
+    }
+
     /// Those that run in this process, without a row.
     pub(super) fn in_process(&self, event_type: &str) -> Vec<Arc<Reacting<Db>>> {
         let all = self.lock();
@@ -435,13 +503,8 @@ impl<Db: Database> Reactions<Db> {
         all.iter().filter(of_type).cloned().collect()
     }
 
-    /// Whether there is anything for a dispatcher to do.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().iter().all(|reacting| reacting.is_in_process)
-    }
-
-    /// Where messages go.
-    pub(super) fn targets(&self) -> Vec<TargetRow> {
+    /// Where messages go that are published here: not to those whose events come from elsewhere.
+    pub(super) fn targets(&self, is_fed: impl Fn(&str) -> bool) -> Vec<TargetRow> {
         let targets = |reacting: Arc<Reacting<Db>>| {
             let (patterns, is_versioned) = match &reacting.wants {
                 Wants::Type(event_type) => (vec![(*event_type).to_owned()], true),
@@ -454,7 +517,11 @@ impl<Db: Database> Reactions<Db> {
                 is_versioned,
             })
         };
-        self.durable().into_iter().flat_map(targets).collect()
+        let is_target = |reacting: &Arc<Reacting<Db>>| match reacting.wants {
+            Wants::Type(event_type) => !is_fed(event_type),
+            Wants::Patterns(_) => true,
+        };
+        self.durable().into_iter().filter(is_target).flat_map(targets).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Reacting<Db>>>> {

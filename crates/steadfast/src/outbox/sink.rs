@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::cx::EventCx;
 use super::name;
-use super::reaction::{Call, OnDead, Reacting, Wants};
+use super::reaction::{Call, Duplicates, OnDead, Reacting, Wants};
 use crate::broker::{Confirmation, Sink};
 use crate::clock::{Clock, ReadDuration};
 use crate::command::CommandOptions;
@@ -190,14 +190,23 @@ impl<Db: Database> SinkTarget<'_, Db> {
                 dead_make_room: self.on_dead == OnDead::Skip,
             },
             time_limit: self.time_limit,
+            duplicates: Duplicates::Drop,
             call: Call::Sink(Batcher::new(sink, batch_max, self.time_limit, self.sf.clock().clone())),
             location: self.location,
         });
     }
 }
 
+/// Whether an event of this type is meant by a pattern that was [checked](check_pattern).
+pub(crate) fn fits(pattern: &str, event_type: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => event_type.starts_with(beginning),
+        None => pattern == event_type,
+    }
+}
+
 /// A type, the beginning of one before a dot and a star, or a star alone.
-fn check_pattern(pattern: &str) -> Result<(), String> {
+pub(crate) fn check_pattern(pattern: &str) -> Result<(), String> {
     match pattern.strip_suffix('*') {
         Some("") => Ok(()),
         Some(beginning) => match beginning.strip_suffix('.') {
@@ -391,6 +400,7 @@ mod tests {
             ordering_key: None,
             origin: Origin::of("/test".into()),
             payload: vec![b'x'; length].into(),
+            elsewhere: None,
         };
         EventCx::new(message, "test.side".into(), 1, CancellationToken::new())
     }

@@ -312,7 +312,7 @@ fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
     }
 }
 
-fn failure_row(attempt: u32, failure: &Failure) -> FailureRow {
+pub(crate) fn failure_row(attempt: u32, failure: &Failure) -> FailureRow {
     let message = match failure.source() {
         Some(source) => format!("{failure} ({source})"),
         None => failure.to_string(),

@@ -26,6 +26,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use engine::{Engine, Pace, TROUBLE};
+pub(crate) use finish::failure_row;
 pub(crate) use health::Health;
 pub use point::{WorkId, WorkPoint};
 

@@ -14,16 +14,23 @@ pub enum WorkPoint {
     AfterHandler,
     /// What was done is about to be said to the database.
     BeforeFinish,
+    /// A message from elsewhere was received; the database knows nothing of it.
+    AfterReceive,
+    /// What a message from elsewhere did is durable, and its source has not been told.
+    AfterCommitBeforeAck,
 }
 
 impl WorkPoint {
-    /// Every point, in the order a row passes them.
+    /// Every point of a row, in the order it passes them.
     pub const ALL: [WorkPoint; 4] = [
         WorkPoint::AfterClaim,
         WorkPoint::BeforeHandler,
         WorkPoint::AfterHandler,
         WorkPoint::BeforeFinish,
     ];
+
+    /// The points of messages from elsewhere, in the order they pass them; between the two they pass the handler's.
+    pub const INBOX: [WorkPoint; 2] = [WorkPoint::AfterReceive, WorkPoint::AfterCommitBeforeAck];
 
     /// The point's name in the lab and in test output.
     pub fn as_str(self) -> &'static str {
@@ -32,6 +39,8 @@ impl WorkPoint {
             WorkPoint::BeforeHandler => "before_handler",
             WorkPoint::AfterHandler => "after_handler",
             WorkPoint::BeforeFinish => "before_finish",
+            WorkPoint::AfterReceive => "after_receive",
+            WorkPoint::AfterCommitBeforeAck => "after_commit_before_ack",
         }
     }
 }

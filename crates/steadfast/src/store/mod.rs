@@ -4,6 +4,7 @@
 //! side can be compared. Nothing here knows handlers, transports or policies, and nothing here opens a
 //! connection of its own while a transaction is open.
 
+pub(crate) mod inbox;
 pub(crate) mod letters;
 mod migrate;
 mod names;
@@ -68,13 +69,15 @@ impl Database for sqlx::Postgres {
 ///
 /// Every method that takes a connection runs inside the transaction that is open on it.
 ///
-/// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`].
+/// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`], what consumers of
+/// messages from elsewhere ask in [`inbox`].
 #[doc(hidden)]
 pub(crate) trait Store<Db: Database>:
     letters::Letters<Db>
     + letters::Targets<Db>
     + letters::Operations<Db>
     + streams::Streams<Db>
+    + inbox::Inbox<Db>
     + Sized
     + Send
     + Sync
@@ -415,6 +418,8 @@ pub(crate) enum Aging {
     Entries,
     /// Streams: by when something was last pushed into them.
     Streams,
+    /// Records of messages that consumers have handled: by when they were received.
+    Inbox,
 }
 
 /// How old that is.

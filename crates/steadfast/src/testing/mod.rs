@@ -15,7 +15,9 @@ mod run;
 mod harness;
 mod wait;
 mod crash;
+mod queue;
 mod sink;
+mod source;
 mod site;
 mod database;
 
@@ -26,8 +28,10 @@ use std::any::Any;
 pub use crash::{CrashFailure, CrashFailures, CrashPoint, CrashReport, Given};
 pub use database::TestDatabase;
 pub use harness::{Harness, IntoDuration};
+pub use queue::{TestFeed, TestQueue};
 pub use run::{TestResult, run};
 pub use sink::{Arrived, SinkTrial, try_sink};
+pub use source::{SourceTrial, try_source};
 pub use wait::{Hold, eventually};
 
 #[doc(hidden)]

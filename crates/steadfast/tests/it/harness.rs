@@ -49,6 +49,8 @@ pub(crate) trait TestDatabase: Database {
     fn another_pool(harness: &Harness<Self>, size: PoolSize) -> Pool<Self>;
     /// The number of rows a query counts.
     fn count(pool: &Pool<Self>, sql: &str) -> impl Future<Output = i64> + Send;
+    /// The text that a query finds.
+    fn text(pool: &Pool<Self>, sql: &str) -> impl Future<Output = String> + Send;
     /// Runs statements with all rights.
     fn run(pool: &Pool<Self>, sql: &str) -> impl Future<Output = ()> + Send;
     /// Whether these letters are anywhere in what is stored: in the files, or in any column of our tables.
@@ -159,6 +161,10 @@ impl TestDatabase for Sqlite {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.unwrap()
     }
 
+    async fn text(pool: &Pool<Self>, sql: &str) -> String {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.unwrap()
+    }
+
     async fn run(pool: &Pool<Self>, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await.unwrap();
     }
@@ -229,6 +235,10 @@ impl TestDatabase for Postgres {
     }
 
     async fn count(pool: &Pool<Self>, sql: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.unwrap()
+    }
+
+    async fn text(pool: &Pool<Self>, sql: &str) -> String {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool).await.unwrap()
     }
 

@@ -15,6 +15,8 @@
 //! | [`properties`] | what has to hold in every state |
 //! | [`twins`] | engines with one thing left out, and the property that falls |
 //!
+//! [`inbox`] is a model of its own: an outbox, a bus that loses and doubles, and the inbox behind it.
+//!
 //! Not modelled:
 //! - What goes on inside a statement. Each is atomic here; what two of them do to each other in the database, and whether
 //!   the SQL says what is said here, is for the tests that run on both databases.
@@ -32,6 +34,7 @@ mod engine;
 mod steps;
 mod properties;
 mod twins;
+mod inbox;
 
 use engine::{Engine, Handler, Luck, SUSPECT_ATTEMPTS};
 use properties::NEIGHBOURS;

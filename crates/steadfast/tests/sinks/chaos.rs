@@ -68,7 +68,7 @@ impl Victim {
     }
 
     /// `kill -9`. It says when another process of it takes connections.
-    fn kill(&self) -> impl Future<Output = ()> {
+    pub(crate) fn kill(&self) -> impl Future<Output = ()> {
         let pid = self.pid().expect("a broker that runs");
         let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
         assert!(killed.unwrap().success(), "it was there to be killed");

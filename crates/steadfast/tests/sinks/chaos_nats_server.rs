@@ -37,3 +37,10 @@ async fn what_is_larger_than_the_server_takes_is_dead_and_harms_no_other(t: Harn
     let ids = refuses_what_is_too_large(&t, stream.sink()).await;
     assert_eq!(stream.messages().await.len(), ids.len());
 }
+
+#[steadfast::test(sqlite, postgres)]
+async fn a_killed_server_hands_out_again_what_then_acts_once(t: Harness<Db>) {
+    let server = server().await;
+    let stream = crate::source::nats::Stream::create_at(server.host().to_owned()).await;
+    crate::source::outlives_a_kill(&t, &server, &stream, async || stream.again().await).await;
+}

@@ -92,3 +92,10 @@ async fn no_event_is_larger_than_a_server_takes_however_little_it_takes(t: Harne
     assert_eq!(look(&t, id).await.deliveries[0].state, DeliveryState::Delivered);
     assert_eq!(stream.entries().await[0].text("data").len(), EVENT_LENGTH_MAX);
 }
+
+#[steadfast::test(sqlite, postgres)]
+async fn a_killed_server_hands_out_again_what_then_acts_once(t: Harness<Db>) {
+    let server = server().await;
+    let stream = crate::source::redis::Stream::create_at(server.url.clone()).await;
+    crate::source::outlives_a_kill(&t, &server, &stream, async || stream.again().await).await;
+}

@@ -1,4 +1,4 @@
-//! The sinks, each against the real thing.
+//! The sinks and the sources, each against the real thing.
 //!
 //! Tests of a broker stand in a module of its name: `cargo xtask test` brings the broker, and skips them where there is none.
 //! Those that kill a broker, or change how it is set, have one of their own: [`chaos`].
@@ -14,4 +14,5 @@ mod nats;
 mod order;
 mod rabbitmq;
 mod redis;
+mod source;
 mod webhook;

@@ -167,6 +167,7 @@ fn test_event() -> EventCx {
         ordering_key: None,
         origin: Origin::of("steadfast".into()),
         payload: PAYLOAD.into(),
+        elsewhere: None,
     };
     EventCx::new(message, "webhook.test".into(), 1, CancellationToken::new())
 }

@@ -47,6 +47,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "streams",
         sql: include_str!("migrations/0008_streams.sql"),
     },
+    Migration {
+        version: 9,
+        name: "inbox",
+        sql: include_str!("migrations/0009_inbox.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

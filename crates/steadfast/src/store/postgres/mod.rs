@@ -6,6 +6,7 @@
 mod audit;
 mod breakers;
 mod doctor;
+mod inbox;
 mod keys;
 mod letters;
 mod migrations;

@@ -85,6 +85,7 @@ pub(super) async fn aged_stretches(pool: &PgPool, names: &Names, table: Aging) -
         Aging::History => "SELECT pg_relation_size('steadfast.history') / current_setting('block_size')::bigint",
         Aging::Entries => "SELECT pg_relation_size('steadfast.entries') / current_setting('block_size')::bigint",
         Aging::Streams => "SELECT pg_relation_size('steadfast.streams') / current_setting('block_size')::bigint",
+        Aging::Inbox => "SELECT pg_relation_size('steadfast.inbox') / current_setting('block_size')::bigint",
     });
     let pages: i64 = sqlx::query_scalar(statement)
         .fetch_one(pool)
@@ -119,6 +120,17 @@ macro_rules! old_numbers {
             $number,
             " <= (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3 - $4)"
         )
+    };
+}
+
+/// The old records on these pages, but for those of messages that are still to be worked on, or dead: their duplicates must not
+/// be taken for new ones.
+macro_rules! old_records {
+    () => {
+        "FROM steadfast.inbox AS i
+         WHERE i.ctid >= $1::text::tid AND i.ctid < $2::text::tid
+           AND i.received_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')
+           AND (i.item IS NULL OR NOT EXISTS (SELECT FROM steadfast.queue AS q WHERE q.item = i.item OFFSET 0))"
     };
 }
 
@@ -167,6 +179,11 @@ pub(super) async fn delete_aged(
             old_numbers!("streams", "last"),
             " RETURNING 1) SELECT count(*) FROM gone"
         ),
+        Aging::Inbox => concat!(
+            "WITH gone AS (DELETE ",
+            old_records!(),
+            " RETURNING 1) SELECT count(*) FROM gone"
+        ),
     });
     on_pages(pool, statement, pages, aged, "deleting what is old").await
 }
@@ -189,6 +206,7 @@ pub(super) async fn count_aged(
         }
         Aging::Entries => concat!("SELECT count(*) ", old_numbers!("entries", "number")),
         Aging::Streams => concat!("SELECT count(*) ", old_numbers!("streams", "last")),
+        Aging::Inbox => concat!("SELECT count(*) ", old_records!()),
     });
     on_pages(pool, statement, pages, aged, "counting what is old").await
 }

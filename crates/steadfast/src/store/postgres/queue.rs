@@ -402,6 +402,7 @@ fn read_claimed(
             traceparent: columns.text()?,
         },
         payload: Bytes::from(columns.next::<Vec<u8>>()?),
+        elsewhere: None,
     };
     Ok(Some(Claimed {
         lease,

@@ -8,6 +8,7 @@ mod audit;
 mod breakers;
 mod doctor;
 mod gate;
+mod inbox;
 mod keys;
 mod letters;
 mod migrations;

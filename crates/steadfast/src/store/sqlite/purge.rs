@@ -106,6 +106,7 @@ pub(super) async fn aged_stretches(readers: &SqlitePool, names: &Names, table: A
         Aging::History => starts!("history", "rowid"),
         Aging::Entries => starts!("entries", "rowid"),
         Aging::Streams => starts!("streams", "rowid"),
+        Aging::Inbox => starts!("inbox", "rowid"),
     });
     let starts: Vec<i64> = sqlx::query_scalar(statement)
         .bind(STEP)
@@ -141,6 +142,15 @@ macro_rules! old_streams {
         "FROM steadfast_streams WHERE rowid >= $1 AND rowid < $2 AND last <= $3"
     };
 }
+/// The old records among these rows, but for those of messages that are still to be worked on, or dead: their duplicates must not
+/// be taken for new ones.
+macro_rules! old_records {
+    () => {
+        "FROM steadfast_inbox
+         WHERE rowid >= $1 AND rowid < $2 AND received_at <= $3
+           AND (item IS NULL OR NOT EXISTS (SELECT 1 FROM steadfast_queue AS q WHERE q.item = steadfast_inbox.item))"
+    };
+}
 
 /// Deletes what nobody waits for among these rows. Whoever has the turn is alone, so both statements find the same.
 pub(super) async fn delete_aged(
@@ -167,6 +177,7 @@ pub(super) async fn delete_aged(
         Aging::History => &[concat!("DELETE ", finished_deliveries!())],
         Aging::Entries => &[concat!("DELETE ", old_entries!())],
         Aging::Streams => &[concat!("DELETE ", old_streams!())],
+        Aging::Inbox => &[concat!("DELETE ", old_records!())],
     };
     let mut deleted = 0;
     for statement in statements {
@@ -195,6 +206,7 @@ pub(super) async fn count_aged(
         Aging::History => concat!("SELECT count(*) ", finished_deliveries!()),
         Aging::Entries => concat!("SELECT count(*) ", old_entries!()),
         Aging::Streams => concat!("SELECT count(*) ", old_streams!()),
+        Aging::Inbox => concat!("SELECT count(*) ", old_records!()),
     });
     let count: i64 = sqlx::query_scalar(statement)
         .bind(rows.start)

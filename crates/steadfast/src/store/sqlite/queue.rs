@@ -346,6 +346,7 @@ fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, now: i64) -
                 traceparent: text(row, "traceparent")?,
             },
             payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
+            elsewhere: None,
         },
         lease,
     })

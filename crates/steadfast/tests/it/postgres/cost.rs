@@ -196,13 +196,14 @@ async fn a_new_connection_learns_the_claim_once() {
 
 /// The house does it at most twice a minute, so that an idle process stays below 60 statements a minute.
 #[tokio::test]
-async fn the_gauges_cost_three_statements_and_one_where_another_process_has_them() {
+async fn the_gauges_cost_four_statements_and_one_where_another_process_has_them() {
     let counted = Counted::new().await;
     assert!(counted.sf.refresh_gauges().await.unwrap());
     counted.proxy.reset_counts();
     assert!(counted.sf.refresh_gauges().await.unwrap());
     const LEASE: &str = "INSERT INTO steadfast.leases";
-    counted.assert_cost(3, &[LEASE, "WITH RECURSIVE used", "WITH clock"]);
+    let inbox = "SELECT consumer, source, count(*)";
+    counted.assert_cost(4, &[LEASE, "WITH RECURSIVE used", "WITH clock", inbox]);
     let another = Steadfast::new(counted.pool.clone()).await.unwrap();
     counted.proxy.reset_counts();
     assert!(!another.refresh_gauges().await.unwrap());

@@ -18,6 +18,10 @@ mod failures;
 mod http;
 #[path = "../conformance/in_flight.rs"]
 mod in_flight;
+#[path = "../conformance/inbox_life.rs"]
+mod inbox_life;
+#[path = "../conformance/inbox.rs"]
+mod inbox;
 #[path = "../conformance/order.rs"]
 mod order;
 #[path = "../conformance/outbox.rs"]

@@ -37,7 +37,7 @@ impl Stock {
         Ok(())
     }
 
-    #[on(OrderPlaced, name = "stock.mail", lease = self.lease, on_dead = skip, time_limit = "30s")]
+    #[on(OrderPlaced, name = "stock.mail", lease = self.lease, on_dead = skip, duplicates = allow, time_limit = "30s")]
     async fn mail(&self, cx: &EventCx, event: &OrderPlaced) -> Result<(), std::io::Error> {
         let _ = (cx.key(), &event.email_address);
         Ok(())
