@@ -190,6 +190,41 @@ async fn an_idle_process_has_one_more_connection_and_sends_a_statement_every_two
 }
 
 #[tokio::test]
+async fn a_backlog_is_finished_over_a_second_connection_which_is_closed_when_nothing_is_left() {
+    const EVENTS: i64 = 4_000;
+    let process = Process::new().await;
+    process.react(&["test.a"]);
+    process.sf.declare().await.unwrap();
+    for _ in 0..EVENTS / 1_000 {
+        let publishing = process.sf.transact(async |tx| {
+            for _ in 0..1_000 {
+                tx.publish(&tagged("a"))?;
+            }
+            Ok(())
+        });
+        publishing.await.unwrap();
+    }
+    // All that the pool may have, so that whatever is opened from now on is the engine's.
+    let both = (
+        process.pool.acquire().await.unwrap(),
+        process.pool.acquire().await.unwrap(),
+    );
+    drop(both);
+    process.proxy.reset_counts();
+    let dispatching = run(&process.sf);
+    eventually("all are finished", async || {
+        rows(&process.harness, "history").await == EVENTS
+    })
+    .await;
+    assert!(process.proxy.counts().connections >= 2, "{:?}", process.proxy.counts());
+    eventually("one is left", async || {
+        process.connections().await == i64::from(process.pool.size()) + 1
+    })
+    .await;
+    stop(&process.sf, dispatching).await;
+}
+
+#[tokio::test]
 async fn a_hundred_live_clients_cost_the_database_what_one_does() {
     const EVENTS: usize = 5;
     /// What only the statements of streams have.
