@@ -52,6 +52,9 @@ pub(crate) struct GlobalOptions {
     /// How long services keep messages [env: STEADFAST_MESSAGE_RETENTION] [default: 7d]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) message_retention: Option<String>,
+    /// How long services remember messages from elsewhere [env: STEADFAST_INBOX_RETENTION] [default: 7d]
+    #[arg(long, global = true, value_name = "DURATION")]
+    pub(crate) inbox_retention: Option<String>,
     /// Do not ask before something is forgotten or changed for many
     #[arg(long, global = true)]
     pub(crate) yes: bool,
@@ -106,7 +109,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         watch: bool,
     },
-    /// Delete expired keys and finished messages now; services do it by themselves every hour
+    /// Delete expired keys, finished messages and old records of the inbox now; services do it by themselves every hour
     Purge {
         /// Only count them
         #[arg(long)]
