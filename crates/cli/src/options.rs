@@ -8,9 +8,10 @@ use clap_complete::Shell;
 use steadfast::KeyId;
 
 use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
+use crate::inbox_options::InboxVerb;
 use crate::outside_options::{DoctorOptions, WebhooksVerb};
 
-/// Migrates, looks at keys, deliveries and the audit, purges, tries webhooks out, and finds out what is wrong.
+/// Migrates, looks at keys, deliveries, the inbox and the audit, purges, tries webhooks out, and finds out what is wrong.
 ///
 /// Steadfast keeps the keys of idempotent commands and the messages they publish in your SQLite or PostgreSQL database. This is
 /// the tool beside it.
@@ -97,6 +98,12 @@ pub(crate) enum Verb {
     Operations {
         #[command(subcommand)]
         verb: OperationsVerb,
+    },
+    /// List, show or count messages from elsewhere that were handled
+    #[command(arg_required_else_help = true)]
+    Inbox {
+        #[command(subcommand)]
+        verb: InboxVerb,
     },
     /// Say why a message is where it is, and what to do
     Why {
