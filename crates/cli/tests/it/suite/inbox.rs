@@ -381,6 +381,50 @@ async fn the_inbox_is_counted_by_consumer_and_source() {
 }
 
 #[tokio::test]
+async fn a_dead_letter_that_the_inbox_may_have_forgotten_is_requeued_with_force_only() {
+    let warehouse = Warehouse::open().await;
+    let (one, two) = (warehouse.kept("bad-1").await, warehouse.kept("bad-2").await);
+    warehouse.age(8).await;
+    let requeue = |what: &str| warehouse.call(&format!("dead requeue {what} --reason mended"));
+    let said = requeue(&one.to_string()).run().await;
+    said.refused(
+        2,
+        "came from elsewhere longer ago than the inbox remembers (604800s), so it may have been handled since",
+        "look whether it was, and requeue it by force (--force), or discard it",
+    );
+    let many = requeue("--target stock.reserve --yes").run().await;
+    assert!(many.out.contains("done, 0 of 2 deliveries"), "{}", many.out);
+    assert!(
+        many.err
+            .starts_with("2 stay as they are: they came from elsewhere longer ago than the inbox remembers")
+            && many.err.contains("one by one with --force"),
+        "{}",
+        many.err
+    );
+    let said = requeue("--all --force --yes").run().await;
+    said.refused(2, "--force is for one delivery", "dead requeue ID --force");
+    assert_eq!(warehouse.count("dead list").await, 2);
+
+    let told = requeue(&format!("{one} --force")).run().await.ok();
+    assert!(
+        told.starts_with(&format!("requeued  {one} to stock.reserve\n")),
+        "{told}"
+    );
+    // A service that remembers for longer has not forgotten it.
+    requeue(&two.to_string())
+        .env("STEADFAST_INBOX_RETENTION", "30d")
+        .run()
+        .await
+        .ok();
+    assert_eq!(warehouse.count("dead list").await, 0);
+    assert_eq!(
+        warehouse.count("dead list --target stock.reserve").await,
+        0,
+        "a consumer is no target of the outbox, but has dead letters"
+    );
+}
+
+#[tokio::test]
 async fn purge_takes_records_when_they_are_old_enough_but_not_those_of_what_is_still_to_do() {
     let warehouse = Warehouse::open().await;
     warehouse.age(8).await;
