@@ -24,16 +24,37 @@ pub(crate) async fn requeue(context: &Context, options: &RequeueOptions, state: 
             "name the message: `steadfast dead requeue ID --target NAME --edited FILE --reason ..`",
         ));
     }
+    if options.force && options.change.id.is_none() {
+        return Err(CliError::new(
+            Exit::Usage,
+            "--force is for one delivery",
+            "look at each of them, and name its message: `steadfast dead requeue ID --force --reason ..`",
+        ));
+    }
     let edited = options.edited.as_deref().map(read_payload).transpose()?;
-    run(context, &options.change, BulkVerb::Requeue, Some(state), edited).await
+    let how = How {
+        edited,
+        is_forced: options.force,
+    };
+    run(context, &options.change, BulkVerb::Requeue, Some(state), how).await
+}
+
+/// How one delivery is requeued.
+#[derive(Default)]
+struct How {
+    /// With this payload.
+    edited: Option<String>,
+    /// Even if the inbox may have forgotten its message.
+    is_forced: bool,
 }
 
 pub(crate) async fn skip(context: &Context, options: &ChangeOptions) -> Result<Exit> {
-    run(context, options, BulkVerb::Skip, None, None).await
+    run(context, options, BulkVerb::Skip, None, How::default()).await
 }
 
 pub(crate) async fn discard(context: &Context, options: &ChangeOptions) -> Result<Exit> {
-    run(context, options, BulkVerb::Discard, Some(DeliveryState::Dead), None).await
+    let state = Some(DeliveryState::Dead);
+    run(context, options, BulkVerb::Discard, state, How::default()).await
 }
 
 async fn run(
@@ -41,7 +62,7 @@ async fn run(
     options: &ChangeOptions,
     verb: BulkVerb,
     state: Option<DeliveryState>,
-    edited: Option<String>,
+    how: How,
 ) -> Result<Exit> {
     if let Some(reason) = &options.reason {
         check_reason(reason)?;
@@ -59,7 +80,7 @@ async fn run(
         match &options.id {
             Some(id) => {
                 let id = find(&sf, id).await?;
-                change_one(context, &sf, id, options, verb, edited).await
+                change_one(context, &sf, id, options, verb, how).await
             }
             None => change_all(context, &sf, options, verb, state).await,
         }
@@ -111,7 +132,7 @@ async fn change_one<Db: Database>(
     id: MessageId,
     options: &ChangeOptions,
     verb: BulkVerb,
-    edited: Option<String>,
+    how: How,
 ) -> Result<Exit> {
     let (operator, reason) = (context.config.operator()?, options.reason());
     let target = match &options.filter.target {
@@ -129,9 +150,12 @@ async fn change_one<Db: Database>(
             return Ok(Exit::Failed);
         }
     }
-    let delivery = sf.delivery(id, &target);
+    let mut delivery = sf.delivery(id, &target);
+    if how.is_forced {
+        delivery = delivery.forced();
+    }
     let mut replaced_by = None;
-    match (verb, edited) {
+    match (verb, how.edited) {
         (BulkVerb::Requeue, Some(payload)) => {
             let new = delivery.requeue_edited(operator, reason, payload.trim()).await?;
             replaced_by = Some(new.to_string());

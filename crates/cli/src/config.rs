@@ -18,12 +18,21 @@ const FILE: &str = "steadfast.toml";
 const DATABASE_URL: &str = "database-url";
 const SCHEMA: &str = "schema";
 const MESSAGE_RETENTION: &str = "message-retention";
+const INBOX_RETENTION: &str = "inbox-retention";
 const COLOR: &str = "color";
 const OPERATOR: &str = "operator";
 const BROKERS: &str = "brokers";
 
 /// The names of the settings, in the file and in `steadfast config`.
-const NAMES: [&str; 6] = [DATABASE_URL, SCHEMA, MESSAGE_RETENTION, COLOR, OPERATOR, BROKERS];
+const NAMES: [&str; 7] = [
+    DATABASE_URL,
+    SCHEMA,
+    MESSAGE_RETENTION,
+    INBOX_RETENTION,
+    COLOR,
+    OPERATOR,
+    BROKERS,
+];
 
 /// All settings of a call.
 pub(crate) struct Config {
@@ -72,6 +81,7 @@ impl Config {
                 DATABASE_URL => (flags.database_url.as_deref(), "DATABASE_URL"),
                 SCHEMA => (flags.schema.as_deref(), "STEADFAST_SCHEMA"),
                 MESSAGE_RETENTION => (flags.message_retention.as_deref(), "STEADFAST_MESSAGE_RETENTION"),
+                INBOX_RETENTION => (flags.inbox_retention.as_deref(), "STEADFAST_INBOX_RETENTION"),
                 COLOR => (flags.color.as_deref(), "STEADFAST_COLOR"),
                 BROKERS => (brokers.as_deref(), "STEADFAST_BROKERS"),
                 _ => (operator, "STEADFAST_OPERATOR"),
@@ -139,6 +149,11 @@ impl Config {
         self.value(MESSAGE_RETENTION).unwrap_or("7d")
     }
 
+    /// How long services remember messages from elsewhere, which is theirs to say too.
+    pub(crate) fn inbox_retention(&self) -> &str {
+        self.value(INBOX_RETENTION).unwrap_or("7d")
+    }
+
     pub(crate) fn operator(&self) -> Result<&str> {
         self.value(OPERATOR).ok_or_else(|| {
             CliError::new(
@@ -202,7 +217,7 @@ fn resolve(
     }
     let default = match name {
         SCHEMA => Some("steadfast".to_owned()),
-        MESSAGE_RETENTION => Some("7d".to_owned()),
+        MESSAGE_RETENTION | INBOX_RETENTION => Some("7d".to_owned()),
         COLOR => Some("auto".to_owned()),
         OPERATOR => variable_of("USER").or_else(|| variable_of("LOGNAME")),
         _ => None,
@@ -306,7 +321,7 @@ mod tests {
         assert_eq!(suggestion("shcema"), "did you mean schema?");
         assert_eq!(
             suggestion("zzz"),
-            "the settings are database-url, schema, message-retention, color, operator, brokers"
+            "the settings are database-url, schema, message-retention, inbox-retention, color, operator, brokers"
         );
     }
 }

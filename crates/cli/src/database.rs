@@ -108,10 +108,17 @@ pub(crate) async fn open_postgres(context: &Context) -> Result<Builder<Postgres>
 }
 
 fn with_settings<Db: Database>(context: &Context, builder: Builder<Db>) -> Result<Builder<Db>> {
-    let retention = context.config.message_retention();
-    let builder = builder.message_retention(retention).map_err(|error| {
-        let what = format!("{retention:?} is not a setting of message-retention");
+    let wrong = |name: &str, retention: &str, error: &steadfast::Error| {
+        let what = format!("{retention:?} is not a setting of {name}");
         CliError::new(Exit::Usage, what, "write a duration from 1m to 36500d").because(&error.what())
-    })?;
+    };
+    let retention = context.config.message_retention();
+    let builder = builder
+        .message_retention(retention)
+        .map_err(|error| wrong("message-retention", retention, &error))?;
+    let retention = context.config.inbox_retention();
+    let builder = builder
+        .inbox_retention(retention)
+        .map_err(|error| wrong("inbox-retention", retention, &error))?;
     Ok(builder.schema(context.config.schema())?)
 }

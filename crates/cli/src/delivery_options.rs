@@ -224,6 +224,9 @@ pub(crate) struct RequeueOptions {
     /// Deliver the JSON of this file instead, to this target alone; `-` is standard input
     #[arg(long, value_name = "FILE", requires = "id")]
     pub(crate) edited: Option<PathBuf>,
+    /// Even if it came from elsewhere longer ago than the inbox remembers: look first whether it was handled since
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries and the audit, give dead letters another
+//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries, the inbox and the audit, give dead letters another
 //! life, purge, try webhooks out, and find out what is wrong.
 //!
 //! The way of a call: `options` reads the line, `config` adds what the environment and `steadfast.toml` say, `database`
@@ -7,6 +7,7 @@
 
 mod options;
 mod delivery_options;
+mod inbox_options;
 mod outside_options;
 mod config;
 mod database;
@@ -22,6 +23,7 @@ mod deliveries;
 mod change;
 mod targets;
 mod operations;
+mod inbox;
 mod why;
 mod status;
 mod purge;
@@ -114,6 +116,7 @@ async fn run(cli: Cli) -> Result<Exit> {
         },
         Verb::Targets { verb } => targets::run(&context, &verb).await,
         Verb::Operations { verb } => operations::run(&context, &verb).await,
+        Verb::Inbox { verb } => inbox::run(&context, &verb).await,
         Verb::Why { id } => why::run(&context, &id).await,
         Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use steadfast::{BulkOperation, BulkState, Database, OperationId, Steadfast};
+use steadfast::{BulkOperation, BulkState, BulkVerb, Database, OperationId, Steadfast};
 use steadfast_terminal::Bar;
 
 use crate::Context;
@@ -147,6 +147,13 @@ pub(crate) async fn work<Db: Database>(context: &Context, sf: &Steadfast<Db>, id
     context
         .output
         .record(&shown, &shown.lines(&shown.operator, &shown.reason))?;
+    let left = ended.expected.saturating_sub(ended.done);
+    if ended.state == BulkState::Done && ended.verb == BulkVerb::Requeue && left > 0 {
+        context.output.remark(&format!(
+            "{left} stay as they are: they came from elsewhere longer ago than the inbox remembers, or somebody else changed them; \
+             look whether they were handled since, and requeue them one by one with --force, or discard them"
+        ));
+    }
     if ended.state == BulkState::Running {
         let how = format!(
             "it was stopped; `steadfast operations resume {id}` goes on, `steadfast operations cancel {id}` ends it"

@@ -8,9 +8,10 @@ use clap_complete::Shell;
 use steadfast::KeyId;
 
 use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
+use crate::inbox_options::InboxVerb;
 use crate::outside_options::{DoctorOptions, WebhooksVerb};
 
-/// Migrates, looks at keys, deliveries and the audit, purges, tries webhooks out, and finds out what is wrong.
+/// Migrates, looks at keys, deliveries, the inbox and the audit, purges, tries webhooks out, and finds out what is wrong.
 ///
 /// Steadfast keeps the keys of idempotent commands and the messages they publish in your SQLite or PostgreSQL database. This is
 /// the tool beside it.
@@ -52,6 +53,9 @@ pub(crate) struct GlobalOptions {
     /// How long services keep messages [env: STEADFAST_MESSAGE_RETENTION] [default: 7d]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) message_retention: Option<String>,
+    /// How long services remember messages from elsewhere [env: STEADFAST_INBOX_RETENTION] [default: 7d]
+    #[arg(long, global = true, value_name = "DURATION")]
+    pub(crate) inbox_retention: Option<String>,
     /// Do not ask before something is forgotten or changed for many
     #[arg(long, global = true)]
     pub(crate) yes: bool,
@@ -95,6 +99,12 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: OperationsVerb,
     },
+    /// List, show or count messages from elsewhere that were handled
+    #[command(arg_required_else_help = true)]
+    Inbox {
+        #[command(subcommand)]
+        verb: InboxVerb,
+    },
     /// Say why a message is where it is, and what to do
     Why {
         /// The id of the message, or as much of its beginning as no other has
@@ -106,7 +116,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         watch: bool,
     },
-    /// Delete expired keys and finished messages now; services do it by themselves every hour
+    /// Delete expired keys, finished messages and old records of the inbox now; services do it by themselves every hour
     Purge {
         /// Only count them
         #[arg(long)]

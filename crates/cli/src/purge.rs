@@ -15,6 +15,7 @@ struct Shown {
     finished_deliveries: u64,
     old_entries: u64,
     old_streams: u64,
+    old_records: u64,
     deleted: bool,
 }
 
@@ -51,6 +52,7 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         finished_deliveries: expired.deliveries,
         old_entries: expired.entries,
         old_streams: expired.streams,
+        old_records: expired.records,
         deleted: !is_dry,
     };
     let done = if is_dry { "not deleted" } else { "deleted" };
@@ -61,6 +63,7 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         line("finished deliveries", expired.deliveries),
         line("old entries", expired.entries),
         line("old streams", expired.streams),
+        line("old inbox records", expired.records),
     ];
     context.output.record(&shown, &lines)?;
     Ok(Exit::Ok)

@@ -113,7 +113,7 @@ pub use error::{Code, Error, Result};
 pub use failure::rules::{CLASSIFICATION, Rule};
 pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
-pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxRecord, InboxStats, Intake};
+pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
 pub use outbox::{
     Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,
     Published, Raised, Reaction, SinkTarget,

@@ -12,6 +12,8 @@ use crate::process::Call;
 
 #[path = "suite/deliveries.rs"]
 mod deliveries;
+#[path = "suite/inbox.rs"]
+mod inbox;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/house.rs"]
@@ -114,6 +116,8 @@ async fn a_role_that_may_only_read_can_look_and_is_told_what_it_may_not() {
         "health",
         "migrate status",
         "purge --dry-run",
+        "inbox list",
+        "inbox stats",
         &format!("keys show {id} --answer"),
     ] {
         call(line).run().await.ok();

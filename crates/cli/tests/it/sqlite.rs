@@ -6,6 +6,8 @@ use crate::process::Call;
 
 #[path = "suite/deliveries.rs"]
 mod deliveries;
+#[path = "suite/inbox.rs"]
+mod inbox;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/house.rs"]

@@ -24,5 +24,5 @@ pub use envelope::Envelope;
 pub use intake::Intake;
 pub(crate) use intake::Sources;
 pub(crate) use keep::{incoming_of, judge, recall};
-pub use list::{InboxList, InboxPage, InboxRecord};
+pub use list::{InboxList, InboxPage, InboxPlace, InboxRecord};
 pub use stats::{ConsumerStats, InboxStats};

@@ -264,7 +264,8 @@ fn refuse_forgotten(row: &DeliveryRow, now: SystemTime, memory: Option<Duration>
     Err(Error::new(
         Code::InputInvalid,
         format!(
-            "the message {} came from elsewhere longer ago than the inbox remembers ({memory:?}), so it may have been handled since;              look whether it was, and requeue it by force (--force), or discard it",
+            "the message {} came from elsewhere longer ago than the inbox remembers ({memory:?}), so it may have been handled since; \
+             look whether it was, and requeue it by force (--force), or discard it",
             row.item
         ),
     ))

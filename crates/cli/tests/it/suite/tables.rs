@@ -6,7 +6,7 @@ use super::{Database, Db};
 use crate::process::{Call, Said};
 
 /// The migrations, in order.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     "keys",
     "audit",
     "claim",
@@ -15,6 +15,7 @@ const MIGRATIONS: [&str; 8] = [
     "queue",
     "operations",
     "streams",
+    "inbox",
 ];
 
 /// The same with their versions.
