@@ -39,6 +39,7 @@ impl<Db: Database> Steadfast<Db> {
                 self.stop();
                 return Ok(());
             }
+            () = self.stopped() => return Ok(()),
         }
         let sf = self.clone();
         let listener = listener.tap_io(|connection| {

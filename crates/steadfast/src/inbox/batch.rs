@@ -39,7 +39,16 @@ impl<Db: Database> Todo<Db> {
         to: Vec<Arc<Reacting<Db>>>,
     ) -> Vec<Self> {
         let origin = envelope.origin(&source.name);
-        let item = item_of(&[origin.source.as_bytes(), envelope.id().as_bytes()]);
+        // What it says belongs to it: a producer that gives one id to two things has said two things.
+        let (source_id, event_type) = (origin.source.as_bytes(), envelope.event_type().as_bytes());
+        let version = envelope.version().to_be_bytes();
+        let item = item_of(&[
+            source_id,
+            envelope.id().as_bytes(),
+            event_type,
+            &version,
+            envelope.payload(),
+        ]);
         let time = envelope.time().unwrap_or_else(std::time::SystemTime::now);
         let message_id: Arc<str> = envelope.id().into();
         let message = Message {

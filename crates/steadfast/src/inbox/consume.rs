@@ -3,7 +3,7 @@
 //! Nothing is acknowledged that is not durable. If the database is away, what was received waits here, and nothing else is received;
 //! if the source is away, what it did not hear of comes again, and its records say that it was handled.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -93,9 +93,16 @@ pub(super) enum Reading<Db: Database> {
 }
 
 pub(super) fn read<Db: Database>(sf: &Steadfast<Db>, source: &Sourced, message: &Incoming) -> Reading<Db> {
-    let envelope = match source.read(message) {
-        Ok(envelope) => envelope,
-        Err(failure) => return Reading::Unreadable(failure),
+    // The user may have a say in it, and what panics would come again for ever.
+    let envelope = match catch_unwind(AssertUnwindSafe(|| source.read(message))) {
+        Ok(Ok(envelope)) => envelope,
+        Ok(Err(failure)) => return Reading::Unreadable(failure),
+        Err(panic) => {
+            #[cfg(feature = "testing")]
+            let panic = crate::testing::crash_on(panic);
+            telemetry::panicked(panic.as_ref());
+            return Reading::Unreadable(unreadable("panicked", "reading it panicked"));
+        }
     };
     if !source.wants(envelope.event_type()) {
         return Reading::Ignored;

@@ -133,8 +133,8 @@ impl<Db: Database> Steadfast<Db> {
 }
 
 impl<Db: Database> Intake<'_, Db> {
-    /// Which events are wanted: a type, or the beginning of types and a star, as in `"order.*"`. It may be said more than once;
-    /// without it, all of them are.
+    /// Which events are wanted: a type, or the beginning of types and a star, as in `"order.*"`. It has to be said, and may be said
+    /// more than once: reactions to these types hear of what comes from here, and no longer of what is published here.
     ///
     /// What comes and is not wanted is acknowledged and forgotten. What is wanted, and no reaction of this process is there for it,
     /// is dead under the name of the source: a newer version of the program may have one.
@@ -178,12 +178,18 @@ impl<Db: Database> Intake<'_, Db> {
     /// Consumes from there.
     ///
     /// # Panics
-    /// With SF305 if a target has the name, or another source. With SF303 if the name or a pattern is not usable.
+    /// With SF305 if a target has the name, or another source. With SF303 if the name or a pattern is not usable, or no
+    /// [events](Self::events) were named.
     pub fn consume_from(self, source: impl Source) {
-        let patterns = match self.patterns.is_empty() {
-            true => vec!["*".to_owned()],
-            false => self.patterns,
-        };
+        let patterns = self.patterns;
+        if patterns.is_empty() {
+            let message = format!(
+                "the source {:?} does not say which events come from it; reactions to them hear of nothing else, so say \
+                 .events(\"order.*\"), or .events(\"*\") for all",
+                self.name
+            );
+            panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
+        }
         let wrong = patterns.iter().find_map(|pattern| check_pattern(pattern).err());
         if let Some(rule) = wrong.or_else(|| name::check(&self.name).err()) {
             let message = format!("a source cannot be called, or want events of the type, {rule}");

@@ -1,11 +1,12 @@
 //! Claiming: which kinds there is room for, and what becomes of the rows that were found.
 //!
 //! A row whose lease has expired is found by the same look as one that is due, so there is no separate reclaiming: a
-//! lease is the time until which others do not see the row. The attempt is counted by the claim, so a row that kills its
+//! lease is the time until which others pass the row by. The attempt is counted by the claim, so a row that kills its
 //! process runs out of attempts. It would take the rows that were worked on beside it along; so a row whose lease has
 //! expired before is worked on while no other such row is.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::engine::Engine;
 use super::line::{Line, Meanwhile};
@@ -22,6 +23,8 @@ const BATCHES_HELD: u32 = 2;
 /// What a claim leaves to be known.
 pub(super) struct Found {
     pub(super) rows: Vec<Claimed>,
+    /// Before the database was asked: its leases begin later.
+    pub(super) asked_at: Instant,
     /// Whether there may be more that could be claimed, were there room.
     pub(super) is_full: bool,
     /// Whether more can be claimed at once.
@@ -32,6 +35,7 @@ impl Found {
     pub(super) fn no_room() -> Self {
         Self {
             rows: Vec::new(),
+            asked_at: Instant::now(),
             is_full: true,
             has_more: false,
         }
@@ -44,6 +48,7 @@ pub(super) struct Plan {
     freed: Vec<Arc<str>>,
     takes_suspect: bool,
     token: i64,
+    asked_at: Instant,
 }
 
 impl Plan {
@@ -94,12 +99,18 @@ impl<Db: Database> Engine<Db> {
             freed,
             takes_suspect: !self.held.values().any(|held| held.claimed.is_suspect),
             token: (random() >> 1).cast_signed(),
+            asked_at: Instant::now(),
         })
     }
 
     /// Takes note of what was claimed.
     pub(super) async fn take_claims(&mut self, plan: Plan, claims: Result<Claims>) -> Result<Found> {
-        let Plan { wanted, freed, .. } = plan;
+        let Plan {
+            wanted,
+            freed,
+            asked_at,
+            ..
+        } = plan;
         let claims = match claims {
             Ok(claims) => claims,
             Err(error) => {
@@ -127,6 +138,7 @@ impl<Db: Database> Engine<Db> {
         Ok(Found {
             has_more: has_buried || made_room || self.can_go_on(&wanted, &claims.rows),
             rows: claims.rows,
+            asked_at,
             is_full,
         })
     }

@@ -29,6 +29,9 @@ use crate::telemetry;
 /// than it is opened.
 const MANY: usize = 100;
 
+/// How long the second connection is done without after something went wrong on it: there may be no room for it at the server.
+const WITHOUT_SECOND_LINE: Duration = Duration::from_secs(60);
+
 /// How long others are waited for when more could be claimed, so that rows are finished and claimed many at a time.
 const LINGER: Duration = Duration::from_millis(2);
 
@@ -114,6 +117,8 @@ pub(crate) struct Engine<Db: Database> {
     pub(super) line: Line<Db>,
     /// For what has ended, while much does.
     second_line: Line<Db>,
+    /// Until when it is done without.
+    one_line_until: Option<Instant>,
     pub(super) held: HashMap<Lease, Held>,
     pub(super) in_flight: HashMap<Arc<str>, u32>,
     pub(super) lanes: HashMap<Arc<str>, Arc<Lane>>,
@@ -144,6 +149,7 @@ impl<Db: Database> Engine<Db> {
             holder: holder(&sf),
             line: Line::hearing(&sf),
             second_line: Line::deaf(&sf),
+            one_line_until: None,
             sf,
             pace,
             held: HashMap::new(),
@@ -174,15 +180,14 @@ impl<Db: Database> Engine<Db> {
                     self.see_kinds().await?;
                     seen_at = Some(Instant::now());
                 }
-                let asked_at = Instant::now();
                 let (said, found) = self.finish_and_claim(may_claim).await;
                 let mut has_more = false;
                 if let Some(found) = found? {
                     (is_full, has_more) = (found.is_full, found.has_more && !self.pace.is_fixed);
                     let wait = self.next_in.unwrap_or(self.pace.poll).min(self.pace.poll);
-                    look_at = asked_at + if self.pace.is_fixed { self.pace.poll } else { wait };
+                    look_at = found.asked_at + if self.pace.is_fixed { self.pace.poll } else { wait };
                     for row in found.rows {
-                        self.start(row, asked_at);
+                        self.start(row, found.asked_at);
                     }
                 }
                 if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
@@ -215,9 +220,18 @@ impl<Db: Database> Engine<Db> {
         self.stop().await;
     }
 
-    /// Says what has ended, and claims what there is room for if that is wanted; at the same time if much has ended.
+    /// Whether the next rows can be claimed while those that have ended are finished: many have, no other row waits for one of
+    /// them, and the last time it went well.
+    fn can_do_both(&self) -> bool {
+        self.finished.len() >= MANY
+            && !self.finished.iter().any(Finished::makes_way)
+            && self.one_line_until.is_none_or(|until| until <= Instant::now())
+    }
+
+    /// Says what has ended, and claims what there is room for if that is wanted; at the same time if much has ended. Who cannot
+    /// say what has ended does not go on claiming.
     async fn finish_and_claim(&mut self, may_claim: bool) -> (Result<()>, Result<Option<Found>>) {
-        if self.finished.len() < MANY || !may_claim {
+        if !may_claim || !self.can_do_both() {
             let said = self.finish().await;
             if said.is_err() || !may_claim {
                 return (said, Ok(None));
@@ -244,6 +258,9 @@ impl<Db: Database> Engine<Db> {
         };
         let (said, claims) = tokio::join!(saying, claiming);
         let said = self.has_said(finished, said);
+        if said.is_err() {
+            self.one_line_until = Some(Instant::now() + WITHOUT_SECOND_LINE);
+        }
         let found = match plan.zip(claims) {
             Some((plan, claims)) => self.take_claims(plan, claims).await,
             None => Ok(Found::no_room()),

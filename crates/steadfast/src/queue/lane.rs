@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 struct Waiting {
     claimed: Arc<Claimed>,
     lost: CancellationToken,
+    asked_at: Instant,
     since: Instant,
 }
 
@@ -114,7 +115,8 @@ impl<Db: Database> Engine<Db> {
         let waiting = Waiting {
             lost: self.hold(&claimed, &*work, asked_at),
             claimed,
-            since: asked_at,
+            asked_at,
+            since: Instant::now(),
         };
         if lane.take_in(waiting, work.options()) {
             let working = work_through(lane, work, self.sf.clone(), self.ends.clone());
@@ -141,9 +143,9 @@ async fn work_through<Db: Database>(
     sf: Steadfast<Db>,
     ends: mpsc::UnboundedSender<(Lease, Ended)>,
 ) {
-    while let Some(Waiting { claimed, lost, since }) = lane.next() {
-        let (lease, began) = (claimed.lease.clone(), Instant::now());
-        let ended = run(work.clone(), sf.clone(), claimed, lost, since).await;
+    while let Some(row) = lane.next() {
+        let (lease, began) = (row.claimed.lease.clone(), Instant::now());
+        let ended = run(work.clone(), sf.clone(), row.claimed, row.lost, row.asked_at).await;
         lane.has_taken(began.elapsed());
         // Whoever claimed it has gone: so has the process, or nearly.
         let _ = ends.send((lease, ended));

@@ -103,7 +103,7 @@ impl Warehouse {
         let count = messages.len();
         let numbered = (1..).zip(messages).map(|(receipt, one)| one.with_receipt(receipt));
         broker.0.lock().unwrap().0 = numbered.collect();
-        sf.source("orders.rabbitmq").consume_from(broker.clone());
+        sf.source("orders.rabbitmq").events("*").consume_from(broker.clone());
         let dispatching = tokio::spawn({
             let sf = sf.clone();
             async move { sf.dispatch().await }

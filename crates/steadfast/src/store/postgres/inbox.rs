@@ -71,7 +71,9 @@ impl Inbox<Postgres> for PostgresStore {
                 ON CONFLICT ON CONSTRAINT inbox_one DO NOTHING
                 RETURNING consumer, source, message_id
             ), fresh AS MATERIALIZED (
-                SELECT i.*
+                -- A message that was here before goes on counting: its failures are still known.
+                SELECT i.*, coalesce((SELECT max(x.epoch) FROM steadfast.failures AS x
+                                      WHERE x.item = i.item AND x.kind = i.kind), 0) AS epoch
                 FROM input AS i
                 LEFT JOIN new AS n
                        ON n.consumer = i.consumer AND n.source = i.record_source AND n.message_id = i.message_id
@@ -89,15 +91,17 @@ impl Inbox<Postgres> for PostgresStore {
                 SELECT c.now + coalesce(f.after, 0) * interval '1 microsecond', f.item, f.kind,
                        CASE WHEN f.after IS NULL THEN 'infinity' ELSE c.now + f.after * interval '1 microsecond' END,
                        CASE WHEN f.attempt IS NOT NULL THEN c.now END,
-                       CASE WHEN f.attempt IS NULL THEN 0 ELSE 1 END,
+                       f.epoch + CASE WHEN f.attempt IS NULL THEN 0 ELSE 1 END,
                        CASE WHEN f.attempt IS NULL THEN 0 ELSE 1 END,
                        CASE WHEN f.after IS NULL THEN 'dead' ELSE 'pending' END
                 FROM fresh AS f, clock AS c
                 ON CONFLICT ON CONSTRAINT queue_one DO NOTHING
+                RETURNING item, kind, epoch
             ), noted AS (
                 INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
-                SELECT c.now, 1, f.attempt, f.item, f.kind, f.failure, f.code, f.message, f.fingerprint
-                FROM fresh AS f, clock AS c
+                SELECT c.now, q.epoch, f.attempt, f.item, f.kind, f.failure, f.code, f.message, f.fingerprint
+                FROM fresh AS f
+                JOIN queued AS q ON q.item = f.item AND q.kind = f.kind, clock AS c
                 WHERE f.attempt IS NOT NULL
                 ON CONFLICT DO NOTHING
             )

@@ -120,7 +120,7 @@ macro_rules! show_next {
                           WHERE chain = g.chain AND number > g.number
                           ORDER BY number
                           LIMIT 1) AS next))
-              AND q.chain || '' = ANY (ARRAY(SELECT chain FROM ",
+              AND coalesce(q.chain, '') = ANY (ARRAY(SELECT chain FROM ",
             $gone,
             "))
               AND q.state = 'pending' AND q.visible_at > q.due_at
@@ -191,7 +191,8 @@ const CLAIM: &str = concat!(
                       LIMIT 1) AS head
                   -- What others have leased is theirs to lock.
                   WHERE head.state = 'pending'))
-          AND chain || '' = ANY ($6) AND state = 'pending' AND due_at <= (SELECT now FROM clock)
+          -- Not as a condition from which it follows that there is a chain: it would be an index for all that have one.
+          AND coalesce(chain, '') = ANY ($6) AND state = 'pending' AND due_at <= (SELECT now FROM clock)
           AND kind || '' IN (SELECT kind FROM wanted)
         ORDER BY item
         FOR UPDATE
@@ -263,7 +264,8 @@ const CLAIM: &str = concat!(
             began_at     = coalesce(q.began_at, CASE o.verdict WHEN 'claim' THEN c.now END),
             chain        = CASE WHEN o.verdict = 'bury' AND o.dead_make_room THEN NULL ELSE q.chain END,
             visible_at   = CASE o.verdict
-                               WHEN 'claim' THEN q.visible_at
+                               -- A row of `freed` may have been put off: from now on its lease hides it.
+                               WHEN 'claim' THEN least(q.visible_at, c.now)
                                WHEN 'bury'  THEN 'infinity'
                                ELSE c.now + ",
     put_off!("o.ahead", "o.lease", "o.due_at"),
@@ -618,7 +620,7 @@ pub(super) async fn put_back(
                 due_at     = CASE WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond' ELSE q.due_at END,
                 visible_at = CASE WHEN b.after IS NULL THEN 'infinity'
                                   WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond'
-                                  ELSE q.visible_at END,
+                                  ELSE least(q.visible_at, c.now) END,
                 attempts   = q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END,
                 chain      = CASE WHEN b.leaves IS NULL THEN q.chain END,
                 token      = 0,

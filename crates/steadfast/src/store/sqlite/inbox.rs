@@ -193,14 +193,17 @@ impl SqliteStore {
         let queue = self.names.sql(
             "
             INSERT INTO steadfast_queue (due_at, item, kind, visible_at, began_at, epoch, attempts, state)
-            VALUES ($1, $2, $3, $4, $5, $6, $6, $7)
+            VALUES ($1, $2, $3, $4, $5,
+                    -- A message that was here before goes on counting: its failures are still known.
+                    coalesce((SELECT max(f.epoch) FROM steadfast_failures AS f WHERE f.item = $2 AND f.kind = $3), 0) + $6,
+                    $6, $7)
             ON CONFLICT (item, kind) DO NOTHING",
         );
         let (due_at, visible_at) = match kept.after {
             Some(after) => (now.saturating_add(micros(after)), now.saturating_add(micros(after))),
             None => (now, NEVER),
         };
-        sqlx::query(queue)
+        let queued = sqlx::query(queue)
             .bind(due_at)
             .bind(&*item)
             .bind(&*kept.kind)
@@ -211,13 +214,15 @@ impl SqliteStore {
             .execute(&mut *conn)
             .await
             .map_err(Self::fail("keeping a message"))?;
-        let Some(failure) = &kept.failure else {
+        let Some(failure) = kept.failure.as_ref().filter(|_| queued.rows_affected() > 0) else {
             return Ok(());
         };
         let note = self.names.sql(
             "
             INSERT INTO steadfast_failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
-            VALUES ($1, 1, $2, $3, $4, $5, $6, $7, $8)
+            SELECT $1, q.epoch, $2, q.item, q.kind, $5, $6, $7, $8
+            FROM steadfast_queue AS q
+            WHERE q.item = $3 AND q.kind = $4
             ON CONFLICT DO NOTHING",
         );
         sqlx::query(note)

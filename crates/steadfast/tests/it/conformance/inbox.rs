@@ -175,7 +175,7 @@ async fn a_message_is_acknowledged_after_its_commit() {
                 Ok(())
             })
         });
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&harness.sf);
     queue.send(message("a"));
     begun.acquire().await.unwrap().forget();
@@ -216,7 +216,7 @@ async fn one_bad_message_harms_none_of_the_others() {
                 false => Ok(()),
             }
         });
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     for id in ["a", "bad 1", "b", "bad 2", "c"] {
         queue.send(
             message(id)
@@ -417,7 +417,7 @@ async fn a_newer_version_waits_for_a_node_that_knows_it() {
     newer
         .reaction::<TaggedTwo>("test.keep")
         .run(async |tx: &mut Tx<Db>, event: TaggedTwo| keep(tx, tagged(event.tag)).await);
-    newer.source("test.queue").consume_from(queue.clone());
+    newer.source("test.queue").events("*").consume_from(queue.clone());
     newer.drain().await.unwrap();
     assert_eq!(effects_of(&harness, "new").await, 1);
 }
@@ -461,7 +461,7 @@ async fn what_does_not_exist_yet_is_tried_again() {
             }
             keep(tx, event).await
         });
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     queue.send(message("payment"));
     let running = run(&harness.sf);
     all_are_acked(&queue, 1).await;
@@ -488,7 +488,7 @@ async fn what_was_handed_out_before_is_kept_and_its_attempts_are_counted() {
                 keep(tx, event).await
             })
         });
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&harness.sf);
     queue.send(message("a").redelivered(true));
     all_are_acked(&queue, 1).await;
@@ -506,7 +506,7 @@ async fn a_reaction_may_allow_duplicates() {
     let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
     let reaction = harness.sf.reaction::<Tagged>("test.keep").duplicates(Duplicates::Allow);
     reaction.run(keep);
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&harness.sf);
     for _ in 0..3 {
         queue.send(message("a"));
@@ -538,7 +538,7 @@ async fn a_reaction_without_a_transaction_has_a_key_that_stays() {
         .reaction::<Tagged>("test.tell")
         .retry(at_once(3))
         .run_outside(tell);
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&harness.sf);
     queue.send(message("a"));
     queue.send(message("a"));
@@ -621,7 +621,12 @@ async fn a_process_that_stops_ends_what_it_works_on_and_gives_the_rest_back() {
                 keep(tx, event).await
             })
         });
-    harness.sf.source("test.queue").batch(1).consume_from(queue.clone());
+    harness
+        .sf
+        .source("test.queue")
+        .events("*")
+        .batch(1)
+        .consume_from(queue.clone());
     let running = run(&harness.sf);
     for id in ["a", "b", "c"] {
         queue.send(message(id));
@@ -672,11 +677,15 @@ async fn events_that_come_from_elsewhere_are_not_delivered_from_here() {
 async fn messages_of_strangers_are_read_by_a_function() {
     let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
     harness.sf.reaction::<Tagged>("test.keep").run(keep);
-    let source = harness.sf.source("test.queue").read_with(|message: &Incoming| {
-        let id = message.header("x-request").unwrap_or_default();
-        let payload = format!(r#"{{"tag":{:?}}}"#, String::from_utf8_lossy(message.body()));
-        Ok(Envelope::new(id, Tagged::TYPE, payload).with_source("/strangers"))
-    });
+    let source = harness
+        .sf
+        .source("test.queue")
+        .events("*")
+        .read_with(|message: &Incoming| {
+            let id = message.header("x-request").unwrap_or_default();
+            let payload = format!(r#"{{"tag":{:?}}}"#, String::from_utf8_lossy(message.body()));
+            Ok(Envelope::new(id, Tagged::TYPE, payload).with_source("/strangers"))
+        });
     source.consume_from(queue.clone());
     let running = run(&harness.sf);
     for _ in 0..2 {
@@ -702,6 +711,7 @@ async fn a_message_of_a_stranger_that_is_kept_keeps_its_bytes() {
     let source = harness
         .sf
         .source("test.queue")
+        .events("*")
         .read_with(|_: &Incoming| Ok(Envelope::new("1", Tagged::TYPE, r#"{"tag":"x"}"#)));
     source.consume_from(queue.clone());
     let running = run(&harness.sf);
@@ -739,7 +749,7 @@ async fn an_event_in_its_envelope_is_handled_and_kept_with_the_envelope() {
                 Ok(())
             }
         });
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     let whole = |tag: &str| {
         format!(
             r#"{{"specversion":"1.0","id":"{tag}","source":"/s","type":"test.tagged", "data": {{"tag":"{tag}"}} , "odd":1.10}}"#
@@ -778,7 +788,7 @@ async fn dead_letters_are_at_the_broker_before_it_forgets_the_message() {
             _ => Err(Failure::transient("not_now", "no")),
         },
     );
-    harness.sf.source("test.queue").consume_from(queue.clone());
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&harness.sf);
     queue.refuse_dead_letters(true);
     queue.send(Incoming::new("no id"));

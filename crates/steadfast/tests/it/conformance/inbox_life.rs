@@ -119,7 +119,7 @@ async fn records_are_purged_when_their_time_is_over_but_not_those_of_dead_letter
     let (harness, queue, clock) = (fresh::<Db>().await, TestQueue::default(), Clock::default());
     let sf = process(&harness, &clock, Dispatcher::default()).await;
     refuse(&sf);
-    sf.source("test.queue").consume_from(queue.clone());
+    sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&sf);
     for id in ["good", "bad", "good too"] {
         queue.send(message(id));
@@ -141,7 +141,7 @@ async fn a_dead_letter_that_the_inbox_may_have_forgotten_is_requeued_by_force_on
     let (harness, queue, clock) = (fresh::<Db>().await, TestQueue::default(), Clock::default());
     let sf = process(&harness, &clock, Dispatcher::default()).await;
     let refuses = refuse(&sf);
-    sf.source("test.queue").consume_from(queue.clone());
+    sf.source("test.queue").events("*").consume_from(queue.clone());
     let running = run(&sf);
     queue.send(message("bad 1"));
     queue.send(message("bad 2"));
@@ -358,7 +358,7 @@ async fn process_that_aborts() {
             }
             keep(tx, event).await
         });
-    sf.source("test.files").consume_from(files.clone());
+    sf.source("test.files").events("*").consume_from(files.clone());
     let running = run(&sf);
     let is_done = || async { files.acked() == 3 && sf.outbox_stats().await.unwrap().backlog().number == 0 };
     eventually("nothing is left to do", is_done).await;

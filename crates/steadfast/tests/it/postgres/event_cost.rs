@@ -374,6 +374,9 @@ fn assert_finds_rows_by_index([claim, finish]: &[String; 2]) {
         assert!(range.starts_with("Index Cond:") && (is_range || is_next), "{claim}");
     }
     for plan in [claim, finish] {
+        let by_chain = conditions(plan, "queue_order");
+        let is_bound = |by_chain: &&str| by_chain.starts_with("Index Cond:") && by_chain.contains("(chain = ");
+        assert!(!by_chain.is_empty() && by_chain.iter().all(is_bound), "{plan}");
         let by_key = conditions(plan, "queue_one");
         assert!(
             !by_key.is_empty()

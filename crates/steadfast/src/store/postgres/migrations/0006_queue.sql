@@ -118,7 +118,8 @@ SELECT m.id,
        f.message                                               AS last_error
 FROM steadfast.messages AS m
 LEFT JOIN LATERAL (SELECT count(*) AS kinds, max(attempts) AS attempts,
-                          min(visible_at) FILTER (WHERE state <> 'dead') AS next_at
+                          min(CASE state WHEN 'leased' THEN leased_until ELSE visible_at END)
+                              FILTER (WHERE state <> 'dead') AS next_at
                    FROM steadfast.queue WHERE item = m.id HAVING count(*) > 0) AS d ON true
 LEFT JOIN LATERAL (SELECT max(finished_at) AS finished_at, max(attempts) AS attempts
                    FROM steadfast.history WHERE item = m.id) AS h ON true

@@ -162,7 +162,7 @@ SELECT m.id,
        END                                                                   AS processed_at_utc,
        coalesce((SELECT max(q.attempts) FROM steadfast_queue AS q WHERE q.item = m.id),
                 (SELECT max(h.attempts) FROM steadfast_history AS h WHERE h.item = m.id), 0) AS attempt_count,
-       (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', min(q.visible_at) / 1000000.0, 'unixepoch')
+       (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', min(iif(q.state = 'leased', q.leased_until, q.visible_at)) / 1000000.0, 'unixepoch')
         FROM steadfast_queue AS q WHERE q.item = m.id AND q.state <> 'dead') AS next_attempt_at_utc,
        (SELECT f.message FROM steadfast_failures AS f WHERE f.item = m.id ORDER BY f.at DESC LIMIT 1) AS last_error
 FROM steadfast_messages AS m;
