@@ -1,7 +1,7 @@
 //! The inbox: messages from elsewhere, each of which acts once, whatever comes twice and whoever dies.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use steadfast::testing::TestQueue;
@@ -833,4 +833,70 @@ async fn a_commit_whose_reply_is_lost_is_settled_by_the_record() {
     all_are_acked(&queue, 1).await;
     assert_eq!((harness.effects().await, rows(&harness, "inbox").await), (1, 1));
     stop(&sf, running).await;
+}
+
+#[tokio::test]
+async fn a_function_that_panics_on_a_message_holds_up_no_other() {
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    harness.sf.reaction::<Tagged>("test.keep").run(keep);
+    let source = harness.sf.source("test.queue").events("*");
+    let source = source.read_with(|message: &Incoming| {
+        assert_ne!(&message.body()[..], b"poison", "on purpose");
+        Ok(Envelope::new("17", Tagged::TYPE, r#"{"tag":"tea"}"#))
+    });
+    source.consume_from(queue.clone());
+    let running = run(&harness.sf);
+    queue.send(Incoming::new("poison"));
+    queue.send(Incoming::new("fine"));
+    all_are_acked(&queue, 2).await;
+    assert_eq!(effects_of(&harness, "tea").await, 1);
+    let dead = format!("SELECT count(*) FROM {} WHERE state = 'dead'", Db::table("queue"));
+    assert_eq!(Db::count(&harness.admin, &dead).await, 1);
+    stop(&harness.sf, running).await;
+}
+
+#[tokio::test]
+async fn one_id_for_two_things_gives_neither_the_bytes_of_the_other() {
+    #[derive(Serialize, Deserialize)]
+    struct Other {
+        tag: String,
+    }
+    impl Event for Other {
+        const TYPE: &'static str = "test.other";
+    }
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    // Without a transaction, so both are kept.
+    let heard = Arc::new(Mutex::new(Vec::<String>::new()));
+    let (one, other) = (heard.clone(), heard.clone());
+    harness
+        .sf
+        .reaction::<Tagged>("test.one")
+        .run_outside(move |_: &EventCx, event: Tagged| {
+            one.lock().unwrap().push(event.tag);
+            std::future::ready(Ok(()))
+        });
+    harness
+        .sf
+        .reaction::<Other>("test.two")
+        .run_outside(move |_: &EventCx, event: Other| {
+            other.lock().unwrap().push(event.tag);
+            std::future::ready(Ok(()))
+        });
+    harness
+        .sf
+        .source("test.queue")
+        .events("test.*")
+        .consume_from(queue.clone());
+    let running = run(&harness.sf);
+    for (event_type, tag) in [(Tagged::TYPE, "first"), (Other::TYPE, "second")] {
+        let body = format!(r#"{{"tag":{tag:?}}}"#);
+        queue.send(Incoming::new(body).with_message_id("17").with_event_type(event_type));
+    }
+    eventually("both have heard their own", async || {
+        let mut heard = heard.lock().unwrap().clone();
+        heard.sort_unstable();
+        heard == ["first", "second"]
+    })
+    .await;
+    stop(&harness.sf, running).await;
 }
