@@ -67,8 +67,10 @@ fn wanted(bench: &Bench) -> Vec<&'static Service> {
         .databases()
         .is_some_and(|databases| databases.wants(Database::Postgres));
     match bench {
+        // SQLite has no server, and its messages come from one.
+        Bench::Inbox(_) if !wants_postgres => vec![&RABBITMQ],
         _ if !wants_postgres => Vec::new(),
-        Bench::Outbox(_) => vec![&POSTGRES_BENCH, &RABBITMQ, &NATS, &REDIS],
+        Bench::Outbox(_) | Bench::Inbox(_) => vec![&POSTGRES_BENCH, &RABBITMQ, &NATS, &REDIS],
         _ => vec![&POSTGRES_BENCH],
     }
 }

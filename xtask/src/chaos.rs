@@ -60,7 +60,8 @@ fn servers(run: &Run) -> Vec<&'static Service> {
     if run.database == Database::Postgres {
         servers.push(&POSTGRES_CHAOS);
     }
-    if run.kind == Kind::Outbox {
+    // Which of them a run about the inbox takes, unless it is told, only the run itself knows: by its seed.
+    if matches!(run.kind, Kind::Outbox | Kind::Inbox) {
         servers.extend([&RABBITMQ_CHAOS, &NATS_CHAOS, &REDIS_CHAOS]);
     }
     servers

@@ -1,6 +1,6 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! [`command`], [`outbox`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
+//! [`command`], [`outbox`], [`inbox`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
@@ -9,12 +9,14 @@ mod retry;
 mod service;
 mod breaker;
 mod outbox;
+mod inbox;
 mod measure;
 mod statistics;
 mod meter;
 mod report;
 mod progress;
 mod server;
+mod child;
 mod disk;
 mod error;
 
@@ -27,6 +29,7 @@ use clap::Parser;
 use tokio::runtime::Runtime;
 
 use error::{Context, Error, Result};
+use inbox::memory;
 use measure::{Pace, Series};
 use options::{Bench, Database, DatabaseOptions, Options, SeriesOptions};
 use outbox::push::node;
@@ -61,6 +64,10 @@ fn run() -> Result<ExitCode> {
         runtime.block_on(node::serve(&url))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Ok(task) = env::var(memory::VARIABLE) {
+        runtime.block_on(memory::work_off(&task))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let bench = Cli::parse().bench;
     let figures = runtime.block_on(measure_all(&bench))?;
     let is_fine = !bench.options().strict || figures.iter().all(Figure::is_fine);
@@ -86,6 +93,10 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
         Bench::Outbox(options) => {
             let series = outbox::series(options, server_url)?;
             measure_series("outbox", &options.series, series).await?
+        }
+        Bench::Inbox(options) => {
+            let series = inbox::series(options, server_url)?;
+            measure_series("inbox", &options.series, series).await?
         }
         Bench::Retry(options) => measure_series("retry", &options.series, vec![retry::series()]).await?,
         Bench::Service(options) => {
@@ -122,7 +133,7 @@ async fn measure_series(name: &'static str, options: &SeriesOptions, mut all: Ve
     let progress = Arc::new(Progress::new(slices));
     let mut figures = Vec::new();
     for series in all {
-        progress.say(&describe(&series, &pace));
+        progress.say(&describe(&series, &series.pace(&pace)));
         let database = series.database;
         let measured = series.measure(&pace, &progress).await;
         progress.clear();

@@ -31,6 +31,8 @@ pub(crate) struct Series {
     /// `None` for what needs none.
     pub(crate) database: Option<Database>,
     pub(crate) cases: Vec<Case>,
+    /// It takes no more rounds than these, whatever the others take.
+    rounds_max: usize,
     prepare: Prepare,
 }
 
@@ -56,6 +58,8 @@ pub(crate) enum Aim {
     Median { at_most: f64 },
     /// Statements that the database gets for each call, as a multiple of those of another case in the same series.
     Statements { baseline: String, at_most: f64 },
+    /// The memory it takes, as a multiple of that of another case in the same series.
+    Memory { baseline: String, at_most: f64 },
 }
 
 /// Everything that is set up for a series: what each case does, the counters, and how it is taken down.
@@ -133,7 +137,22 @@ impl Series {
         Self {
             database: database.into(),
             cases: cases.into(),
+            rounds_max: usize::MAX,
             prepare: Box::new(move |progress| prepare(progress).boxed_local()),
+        }
+    }
+
+    /// For what takes long, and is hardly another figure each time.
+    pub(crate) fn rounds_at_most(mut self, rounds: usize) -> Self {
+        self.rounds_max = rounds;
+        self
+    }
+
+    /// So many rounds, unless these are too many for it.
+    pub(crate) fn pace(&self, pace: &Pace) -> Pace {
+        Pace {
+            rounds: pace.rounds.min(self.rounds_max),
+            ..*pace
         }
     }
 
@@ -159,13 +178,14 @@ impl Series {
 
     /// How many slices it takes: each case warms up once.
     pub(crate) fn slices(&self, pace: &Pace) -> usize {
-        self.cases.len() * (pace.rounds + 1)
+        self.cases.len() * (self.pace(pace).rounds + 1)
     }
 
     /// Sets up, measures and takes down again, also when the measuring failed.
     pub(crate) async fn measure(self, pace: &Pace, progress: &Arc<Progress>) -> Result<Vec<Measurement>> {
+        let pace = self.pace(pace);
         let mut stage = (self.prepare)(progress.clone()).await?;
-        let measured = take_turns(self.database, self.cases, &stage, pace, progress).await;
+        let measured = take_turns(self.database, self.cases, &stage, &pace, progress).await;
         if let Some(end) = stage.end.take() {
             end.await?;
         }
@@ -196,7 +216,9 @@ impl Case {
 
     fn baselines(&self) -> impl Iterator<Item = &String> {
         self.aims.iter().filter_map(|aim| match aim {
-            Aim::Ratio { baseline, .. } | Aim::Statements { baseline, .. } => Some(baseline),
+            Aim::Ratio { baseline, .. } | Aim::Statements { baseline, .. } | Aim::Memory { baseline, .. } => {
+                Some(baseline)
+            }
             Aim::Slowest { .. } | Aim::WalBytes { .. } | Aim::Median { .. } => None,
         })
     }

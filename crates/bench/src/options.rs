@@ -14,6 +14,7 @@ pub(crate) enum Bench {
     Service(ServiceOptions),
     Breaker(BreakerOptions),
     Outbox(OutboxOptions),
+    Inbox(InboxOptions),
 }
 
 impl Bench {
@@ -25,6 +26,7 @@ impl Bench {
             Self::Service(service) => &service.options,
             Self::Breaker(breaker) => &breaker.options,
             Self::Outbox(outbox) => &outbox.series.options,
+            Self::Inbox(inbox) => &inbox.series.options,
         }
     }
 
@@ -33,6 +35,7 @@ impl Bench {
         match self {
             Self::Command(command) => Some(&command.databases),
             Self::Outbox(outbox) => Some(&outbox.databases),
+            Self::Inbox(inbox) => Some(&inbox.databases),
             Self::Retry(_) | Self::Service(_) | Self::Breaker(_) => None,
         }
     }
@@ -125,6 +128,36 @@ impl OutboxOptions {
 
     fn by_default(&self, many: u32, few: u32) -> u32 {
         if self.series.options.quick { few } else { many }
+    }
+}
+
+/// What a message costs from a broker to its commit, as ratios to consumers that are written by hand
+#[derive(clap::Args)]
+pub(crate) struct InboxOptions {
+    #[command(flatten)]
+    pub(crate) series: SeriesOptions,
+
+    #[command(flatten)]
+    pub(crate) databases: DatabaseOptions,
+
+    /// Messages that are in the queue when a slice begins [default: 20000; 5000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    messages: Option<u32>,
+
+    /// Messages that wait where memory is looked at, and twice as many [default: 100000; 10000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    backlog: Option<u32>,
+}
+
+impl InboxOptions {
+    pub(crate) fn messages(&self) -> usize {
+        let quick = self.series.options.quick;
+        self.messages.unwrap_or(if quick { 5_000 } else { 20_000 }) as usize
+    }
+
+    pub(crate) fn backlog(&self) -> usize {
+        let quick = self.series.options.quick;
+        self.backlog.unwrap_or(if quick { 10_000 } else { 100_000 }) as usize
     }
 }
 

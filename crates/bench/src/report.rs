@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use crate::measure::{Aim, Measurement, Slice};
+use crate::meter::Used;
 use crate::options::Database;
 use crate::statistics::{Spread, median};
 
@@ -118,16 +119,29 @@ impl Figure {
                 self.hold(Some(self.p50_ms), Some(*at_most));
             }
             Aim::Statements { baseline, at_most } => {
-                let others = slices_of(all, baseline);
-                self.baseline = Some(baseline.clone());
-                self.at_most = true;
-                self.set_ratio(Spread::of(ratios(&measurement.slices, others, |slice| {
-                    slice.used.statements
-                })));
-                self.hold(self.ratio, Some(*at_most));
+                self.compare_used(measurement, all, baseline, *at_most, |used| used.statements);
+            }
+            Aim::Memory { baseline, at_most } => {
+                self.compare_used(measurement, all, baseline, *at_most, |used| used.memory_bytes);
             }
         }
         self
+    }
+
+    /// What it used up, as multiples of what another case did.
+    fn compare_used(
+        &mut self,
+        measurement: &Measurement,
+        all: &[Measurement],
+        baseline: &str,
+        at_most: f64,
+        of: fn(&Used) -> Option<f64>,
+    ) {
+        let ratios = ratios(&measurement.slices, slices_of(all, baseline), |slice| of(&slice.used));
+        self.baseline = Some(baseline.to_owned());
+        self.at_most = true;
+        self.set_ratio(Spread::of(ratios));
+        self.hold(self.ratio, Some(at_most));
     }
 
     fn set_ratio(&mut self, spread: Option<Spread>) {
@@ -235,7 +249,7 @@ fn slices_of<'m>(all: &'m [Measurement], case: &str) -> &'m [Slice] {
 }
 
 /// A number of one case as multiples of that of another, round by round.
-fn ratios(slices: &[Slice], baselines: &[Slice], of: fn(&Slice) -> Option<f64>) -> impl Iterator<Item = f64> {
+fn ratios(slices: &[Slice], baselines: &[Slice], of: impl Fn(&Slice) -> Option<f64>) -> impl Iterator<Item = f64> {
     let rounds = slices.iter().zip(baselines);
     let known = rounds.filter_map(move |(slice, baseline)| Some((of(slice)?, of(baseline)?)));
     let comparable = known.filter(|(_, baseline)| *baseline > 0.0);

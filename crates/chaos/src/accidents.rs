@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::options::Kind;
 use crate::random::Random;
 use crate::scene::{LOOK_AGAIN, SHOPS, Scene};
-use crate::shop::{Order, Shop};
+use crate::shop::{Order, Role, Shop};
 
 /// Every crash point of a command, as the lab's fault that kills the shop there.
 pub(crate) const DOOMS: [&str; 5] = [
@@ -62,7 +62,7 @@ pub(crate) async fn happen(scene: &Scene) -> Result<()> {
             let random = Random::new(scene.seed, 1);
             match scene.kind {
                 Kind::Command => kill(scene, random).await,
-                Kind::Outbox => kill_dispatchers(scene, random).await,
+                Kind::Outbox | Kind::Inbox => kill_dispatchers(scene, random, Dooms::of(scene)).await,
             }
         },
         kill_brokers(scene, Random::new(scene.seed, 6)),
@@ -84,28 +84,77 @@ pub(crate) async fn happen(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// The lab's faults that kill a process when it sends to a broker, for ever: every point of a delivery with every broker, and
-/// neighbours differ in both, for there are four of one and three of the other.
-fn delivery_dooms() -> impl Iterator<Item = String> {
+/// The lab's faults that kill a process by what it delivers or receives: those of shops and workers, and those of warehouses. Each has
+/// its turn until it has struck.
+struct Dooms {
+    faults: [Vec<String>; 2],
+    struck: [usize; 2],
+}
+
+impl Dooms {
+    fn of(scene: &Scene) -> Self {
+        let faults = match (scene.kind, scene.brokers.first()) {
+            (Kind::Inbox, Some((broker, _))) => [
+                message_dooms(*broker, "reservations", "warehouse.reserved", "shop"),
+                message_dooms(*broker, "orders", "stock.reserve", "warehouse"),
+            ],
+            _ => [delivery_dooms(), Vec::new()],
+        };
+        Self { faults, struck: [0; 2] }
+    }
+
+    fn place(role: Role) -> usize {
+        match role {
+            Role::Shop | Role::Worker => 0,
+            Role::Warehouse => 1,
+        }
+    }
+
+    /// Whose turn it is.
+    fn next(&self, role: Role) -> Option<String> {
+        let place = Self::place(role);
+        self.faults[place].iter().cycle().nth(self.struck[place]).cloned()
+    }
+
+    fn has_struck(&mut self, role: Role) {
+        self.struck[Self::place(role)] += 1;
+    }
+}
+
+/// Those by which a process dies when it sends to a broker: every point of a delivery with every broker, and neighbours differ in
+/// both, for there are four of one and three of the other.
+fn delivery_dooms() -> Vec<String> {
     let points = WorkPoint::ALL.into_iter().map(WorkPoint::as_str).cycle();
     let brokers = Broker::ALL.into_iter().map(Broker::target).cycle();
     points
         .zip(brokers)
         .map(|(point, target)| format!("{target}:kill={point}"))
+        .take(WorkPoint::ALL.len() * Broker::ALL.len())
+        .collect()
 }
 
-/// Kills those who deliver, from outside at any moment. What takes the place of some is killed by a delivery, at one of its
-/// points.
-async fn kill_dispatchers(scene: &Scene, mut random: Random) -> Result<()> {
+/// Those by which a process dies of a message that comes from its source, or of what it makes of it.
+fn message_dooms(broker: Broker, source: &str, reaction: &str, sink: &str) -> Vec<String> {
+    let broker = broker.suffix();
+    vec![
+        format!("{source}.{broker}:kill=after_receive"),
+        format!("{source}.{broker}:kill=after_commit_before_ack"),
+        format!("{reaction}:kill=after_handler"),
+        format!("{sink}.{broker}:kill=before_finish"),
+    ]
+}
+
+/// Kills those who deliver, or consume, from outside at any moment. What takes the place of some is killed by a delivery or a
+/// message, at one of its points.
+async fn kill_dispatchers(scene: &Scene, mut random: Random, mut dooms: Dooms) -> Result<()> {
     let amount = scene.amounts.kills;
     let processes: Vec<_> = scene.processes().collect();
-    let mut dooms = delivery_dooms();
     while scene.kills() < amount {
         let before = scene.kills();
         scene.until_due(before, amount, &mut random).await;
         let process = random.pick(&processes);
         process.until_open().await?;
-        let doom = random.chance(DOOMED).then(|| dooms.next()).flatten();
+        let doom = random.chance(DOOMED).then(|| dooms.next(process.role)).flatten();
         let is_doomed = doom.is_some();
         if let Some(doom) = doom {
             scene
@@ -119,6 +168,9 @@ async fn kill_dispatchers(scene: &Scene, mut random: Random) -> Result<()> {
         if is_doomed {
             process.until_open().await?;
             wait_for_kill(scene, before + 1).await;
+            if scene.kills() > before + 1 {
+                dooms.has_struck(process.role);
+            }
         }
     }
     Ok(())
@@ -201,16 +253,17 @@ async fn cut_commits(scene: &Scene) -> Result<()> {
 /// Restarts shops in order.
 async fn restart(scene: &Scene, mut random: Random) -> Result<()> {
     let amount = portion(scene, KILLS_PER_RESTART);
-    let restarts = || scene.shops.iter().map(Shop::restarts).sum::<u64>();
+    let processes: Vec<_> = scene.processes().collect();
+    let restarts = || scene.processes().map(Shop::restarts).sum::<u64>();
     while restarts() < amount {
         let before = restarts();
         scene.until_due(before, amount, &mut random).await;
-        let shop = random.below(SHOPS);
-        scene.shops[shop].until_open().await?;
-        scene.recorder.accident(format!("terminate shop {shop}"));
-        scene.shops[shop].order(Order::Terminate);
+        let process = random.pick(&processes);
+        process.until_open().await?;
+        scene.recorder.accident(format!("terminate {}", process.name()));
+        process.order(Order::Terminate);
         // It takes two seconds at least, and is killed meanwhile more often than not: then another one is tried.
-        scene.shops[shop].until_ended().await?;
+        process.until_ended().await?;
     }
     Ok(())
 }
@@ -220,9 +273,11 @@ async fn cut_connections(scene: &Scene, mut random: Random) -> Result<()> {
     let amount = on_wires(scene, KILLS_PER_CONNECTION_CUT);
     for number in 0..amount {
         scene.until_due(number, amount, &mut random).await;
-        let shop = random.below(SHOPS);
-        scene.recorder.accident(format!("cut all connections of shop {shop}"));
-        scene.proxies[shop].cut();
+        let (process, proxy) = random.pick(&wires(scene));
+        scene
+            .recorder
+            .accident(format!("cut all connections of {}", process.name()));
+        proxy.cut();
         scene.tally.connection_cuts.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
@@ -233,17 +288,22 @@ async fn black_holes(scene: &Scene, mut random: Random) -> Result<()> {
     let amount = on_wires(scene, KILLS_PER_BLACK_HOLE);
     for number in 0..amount {
         scene.until_due(number, amount, &mut random).await;
-        let shop = random.below(SHOPS);
+        let (process, proxy) = random.pick(&wires(scene));
         let duration = random.between(BLACK_HOLE_LEAST, BLACK_HOLE_MOST);
         scene
             .recorder
-            .accident(format!("black hole of {duration:?} behind shop {shop}"));
-        scene.proxies[shop].black_hole(true);
+            .accident(format!("black hole of {duration:?} behind {}", process.name()));
+        proxy.black_hole(true);
         sleep(duration).await;
-        scene.proxies[shop].black_hole(false);
+        proxy.black_hole(false);
         scene.tally.black_holes.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Each process, and what is between it and its database.
+fn wires(scene: &Scene) -> Vec<(&Shop, &Proxy)> {
+    scene.processes().zip(&scene.proxies).collect()
 }
 
 /// At least one, unless nobody is killed at all.

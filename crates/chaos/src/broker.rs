@@ -3,16 +3,22 @@
 use std::collections::HashMap;
 
 use async_nats::jetstream;
-use lapin::options::BasicGetOptions;
+use async_nats::jetstream::consumer::{Consumer, pull};
+use lapin::options::{BasicGetOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use redis::AsyncCommands;
-use redis::streams::StreamRangeReply;
+use redis::streams::{StreamInfoGroupsReply, StreamRangeReply};
 
 use crate::error::{Context, Result};
+use crate::options::BrokerKind;
 use crate::server::Server;
 
 /// What the shop's exchange, queue and streams are called there (`--sink-name`).
 pub(crate) const SINK_NAME: &str = "chaos";
+
+/// Who consumes there, in a run that is about the inbox.
+const CONSUMERS: [&str; 2] = ["warehouse", "shop"];
 
 /// How many entries of Redis are read at once: the client waits half a second for a reply.
 const REDIS_PAGE: usize = 200;
@@ -27,6 +33,16 @@ pub(crate) enum Broker {
 
 /// Each id, and how often it is there.
 pub(crate) type Arrived = HashMap<String, u64>;
+
+impl From<BrokerKind> for Broker {
+    fn from(kind: BrokerKind) -> Self {
+        match kind {
+            BrokerKind::Rabbitmq => Self::RabbitMq,
+            BrokerKind::Nats => Self::Nats,
+            BrokerKind::Redis => Self::Redis,
+        }
+    }
+}
 
 impl Broker {
     pub(crate) const ALL: [Self; 3] = [Self::RabbitMq, Self::Nats, Self::Redis];
@@ -46,6 +62,22 @@ impl Broker {
             Self::Nats => "shop.nats",
             Self::Redis => "shop.redis",
         }
+    }
+
+    /// How the names of sinks and sources end that have to do with it.
+    pub(crate) fn suffix(self) -> &'static str {
+        self.target().trim_start_matches("shop.")
+    }
+
+    /// How many messages it still has for shops and warehouses: not handed out, or not acknowledged. RabbitMQ says nothing of the
+    /// latter while their consumer is there.
+    pub(crate) async fn left(self, server: &Server) -> Result<u64> {
+        let left = match self {
+            Self::RabbitMq => left_at_rabbitmq(&server.url).await,
+            Self::Nats => left_at_nats(server.address()).await,
+            Self::Redis => left_at_redis(&server.url).await,
+        };
+        left.context(format!("counting what is left at {}", server.name))
     }
 
     /// Reads everything that is at the broker.
@@ -104,4 +136,41 @@ async fn at_redis(url: &str) -> Result<Vec<String>> {
             ids.push(entry.get("ce-id").ok_or("an entry without an id")?);
         }
     }
+}
+
+async fn left_at_rabbitmq(url: &str) -> Result<u64> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let mut left = 0;
+    for consumer in CONSUMERS {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let queue = format!("{SINK_NAME}.{consumer}");
+        let looking = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
+        left += u64::from(looking.await?.message_count());
+    }
+    connection.close(200, "looked".into()).await?;
+    Ok(left)
+}
+
+async fn left_at_nats(address: &str) -> Result<u64> {
+    let client = async_nats::connect(address).await?;
+    let stream = jetstream::new(client).get_stream(SINK_NAME.to_uppercase()).await?;
+    let mut left = 0;
+    for consumer in CONSUMERS {
+        let mut consumer: Consumer<pull::Config> = stream.get_consumer(consumer).await?;
+        let info = consumer.info().await?;
+        left += info.num_pending + info.num_ack_pending as u64;
+    }
+    Ok(left)
+}
+
+async fn left_at_redis(url: &str) -> Result<u64> {
+    let client = redis::Client::open(url)?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let groups: StreamInfoGroupsReply = connection.xinfo_groups(format!("{SINK_NAME}.events")).await?;
+    let left = groups.groups.iter().map(|group| group.pending + group.lag.unwrap_or(0));
+    Ok(left.sum::<usize>() as u64)
 }

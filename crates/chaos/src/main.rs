@@ -6,7 +6,8 @@
 //! [`witness`]es say what really occurred.
 //!
 //! In a run that is about the outbox every event goes to three [`broker`]s, which are killed as well, and [`sent`] judges what is
-//! there in the end.
+//! there in the end. In one that is about the inbox there is a broker between the shops and warehouses with a database of their own,
+//! and [`trade`] judges what has become of every order.
 
 mod options;
 mod scene;
@@ -20,6 +21,7 @@ mod history;
 mod snapshot;
 mod check;
 mod sent;
+mod trade;
 mod witness;
 mod progress;
 mod random;
@@ -39,10 +41,11 @@ use tokio::task::JoinSet;
 
 use client::Client;
 use error::{Context, Result};
-use options::{Chaos, Run};
+use options::{Chaos, Kind, Run};
 use scene::{LOOK_AGAIN, Place, Scene};
 use shop::{Order, Orders};
 use snapshot::Snapshot;
+use trade::Trade;
 
 /// The shop's binary.
 const SHOP_VARIABLE: &str = "CHAOS_SHOP";
@@ -86,9 +89,12 @@ async fn run(run: &Run) -> Result<ExitCode> {
 }
 
 async fn break_and_judge(run: &Run, place: &Place<'_>) -> Result<ExitCode> {
+    let directory = place.directory;
     let (scene, orders) = Scene::set(run, place).await?;
     let scene = Arc::new(scene);
-    eprintln!("{}: {:?}, --seed {}", scene.database.name(), scene.amounts, scene.seed);
+    let brokers: Vec<_> = scene.brokers.iter().map(|(broker, _)| format!("{broker:?}")).collect();
+    let place = [vec![scene.database.name().to_owned()], brokers].concat().join(", ");
+    eprintln!("{place}: {:?}, --seed {}", scene.amounts, scene.seed);
     let acted = tokio::select! {
         acted = act(&scene, run.clients) => acted,
         Err(stuck) = progress::show(&scene) => Err(stuck),
@@ -98,13 +104,16 @@ async fn break_and_judge(run: &Run, place: &Place<'_>) -> Result<ExitCode> {
     let history = scene.recorder.finish()?;
     acted?;
     let snapshot = Snapshot::take(scene.database, &scene.database_url).await?;
-    write_snapshot(&snapshot, place.directory)?;
+    let trade = Trade::take(&scene).await?;
+    write_snapshot(&snapshot, &trade, directory)?;
     let mut arrived = Vec::new();
-    for (broker, server) in &scene.brokers {
-        arrived.push((*broker, broker.arrived(server).await?));
+    if scene.kind == Kind::Outbox {
+        for (broker, server) in &scene.brokers {
+            arrived.push((*broker, broker.arrived(server).await?));
+        }
     }
 
-    let witnesses = witness::count(&scene, &history, &snapshot, &arrived)?;
+    let witnesses = witness::count(&scene, &history, &snapshot, &arrived, &trade)?;
     if run.json {
         for witness in &witnesses {
             println!("{}", witness::to_json(witness).context("writing a witness as JSON")?);
@@ -113,7 +122,14 @@ async fn break_and_judge(run: &Run, place: &Place<'_>) -> Result<ExitCode> {
         print!("{}", witness::table(&witnesses));
     }
     let mut violations = check::judge(&history, &snapshot);
-    violations.extend(sent::judge(&snapshot.published, &arrived));
+    match scene.kind {
+        Kind::Command => violations.extend(check::judge_deliveries(&snapshot)),
+        Kind::Outbox => {
+            violations.extend(check::judge_deliveries(&snapshot));
+            violations.extend(sent::judge(&snapshot.published, &arrived));
+        }
+        Kind::Inbox => violations.extend(trade::judge(&snapshot.effects, &trade)),
+    }
     if !violations.is_empty() {
         eprintln!("{}", check::describe(&violations, &history, &snapshot));
     }
@@ -149,7 +165,10 @@ async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
     while let Some(ended) = tasks.join_next().await {
         ended.context("a client")?;
     }
-    until_delivered(scene).await?;
+    match scene.kind {
+        Kind::Inbox => trade::until_settled(scene).await?,
+        Kind::Command | Kind::Outbox => until_delivered(scene).await?,
+    }
     // In order: what is still under way comes to its end before we look.
     for process in scene.processes() {
         process.order(Order::Close);
@@ -194,18 +213,20 @@ async fn keep_shops(scene: &Arc<Scene>, orders: Vec<Orders>) -> Result<()> {
 }
 
 /// The server's data vanishes with the server, so what was in it is kept beside the history.
-fn write_snapshot(snapshot: &Snapshot, directory: &Path) -> Result<()> {
+fn write_snapshot(snapshot: &Snapshot, trade: &Trade, directory: &Path) -> Result<()> {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     enum Row<'a> {
         Effect(&'a snapshot::Effect),
         Key(&'a snapshot::Key),
+        Trade(&'a Trade),
     }
     let path = directory.join("database.jsonl");
     let write = || -> Result<()> {
         let mut file = BufWriter::new(File::create(&path)?);
         let effects = snapshot.effects.iter().map(Row::Effect);
-        for row in effects.chain(snapshot.keys.iter().map(Row::Key)) {
+        let keys = snapshot.keys.iter().map(Row::Key);
+        for row in effects.chain(keys).chain([Row::Trade(trade)]) {
             serde_json::to_writer(&mut file, &row)?;
             file.write_all(b"\n")?;
         }

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) enum Chaos {
     Command(CommandOptions),
     Outbox(OutboxOptions),
+    Inbox(InboxOptions),
 }
 
 /// Two shops on one database, clients that retry, and accidents; then every key is judged
@@ -61,6 +62,42 @@ pub(crate) struct OutboxOptions {
     broker_kills: Option<u64>,
 }
 
+/// Two shops and two warehouses, each pair on a database of its own, with a broker between them, and all of it is killed; then every
+/// order is judged
+///
+/// A run ends when every amount is reached. It fails if an order is not reserved exactly once in the warehouse, or not shown as
+/// reserved exactly once in the shop, if anything else is, if a message is dead or left at the broker, or if something that should
+/// have happened never did.
+#[derive(clap::Args)]
+pub(crate) struct InboxOptions {
+    #[command(flatten)]
+    common: Common,
+
+    /// The broker between them [default: by chance]
+    #[arg(long, value_enum)]
+    broker: Option<BrokerKind>,
+
+    /// How many commands the clients send, retries not counted [default: 100000; 5000 with --quick]
+    #[arg(long, value_name = "N")]
+    commands: Option<u64>,
+
+    /// How often a shop or a warehouse is killed with -9 [default: 500; 48 with --quick]
+    #[arg(long, value_name = "N")]
+    kills: Option<u64>,
+
+    /// How often the broker is killed with -9 [default: 30; 3 with --quick]
+    #[arg(long, value_name = "N")]
+    broker_kills: Option<u64>,
+
+    /// How often PostgreSQL, which has both databases, is crashed [default: 30; 3 with --quick]
+    #[arg(long, value_name = "N")]
+    crashes: Option<u64>,
+
+    /// How many COMMITs lose their connection or their reply [default: 2000; 60 with --quick]
+    #[arg(long, value_name = "N")]
+    cuts: Option<u64>,
+}
+
 /// What every run knows.
 #[derive(clap::Args)]
 struct Common {
@@ -89,6 +126,8 @@ struct Common {
 pub(crate) struct Run {
     pub(crate) kind: Kind,
     pub(crate) database: Database,
+    /// The broker between shops and warehouses.
+    pub(crate) broker: BrokerKind,
     pub(crate) amounts: Amounts,
     pub(crate) clients: u16,
     pub(crate) seed: u64,
@@ -100,6 +139,7 @@ pub(crate) struct Run {
 pub(crate) enum Kind {
     Command,
     Outbox,
+    Inbox,
 }
 
 /// How much of everything.
@@ -117,6 +157,7 @@ impl Chaos {
         match self {
             Self::Command(options) => options.run(),
             Self::Outbox(options) => options.run(),
+            Self::Inbox(options) => options.run(),
         }
     }
 }
@@ -124,10 +165,7 @@ impl Chaos {
 impl CommandOptions {
     fn run(&self) -> Run {
         let common = &self.common;
-        let on_a_server = |amount: u64| match common.database {
-            Database::Postgres => amount,
-            Database::Sqlite => 0,
-        };
+        let on_a_server = |amount: u64| common.on_a_server(amount);
         common.run(
             Kind::Command,
             Amounts {
@@ -157,19 +195,49 @@ impl OutboxOptions {
     }
 }
 
+impl InboxOptions {
+    fn run(&self) -> Run {
+        let common = &self.common;
+        let run = common.run(
+            Kind::Inbox,
+            Amounts {
+                commands: common.amount(self.commands, 5_000, 100_000),
+                kills: common.amount(self.kills, 48, 500),
+                crashes: common.on_a_server(common.amount(self.crashes, 3, 30)),
+                cuts: common.on_a_server(common.amount(self.cuts, 60, 2_000)),
+                broker_kills: common.amount(self.broker_kills, 3, 30),
+            },
+        );
+        Run {
+            broker: self.broker.unwrap_or(run.broker),
+            ..run
+        }
+    }
+}
+
 impl Common {
+    fn on_a_server(&self, amount: u64) -> u64 {
+        match self.database {
+            Database::Postgres => amount,
+            Database::Sqlite => 0,
+        }
+    }
+
     fn amount(&self, asked: Option<u64>, quick: u64, full: u64) -> u64 {
         asked.unwrap_or(if self.quick { quick } else { full })
     }
 
     fn run(&self, kind: Kind, amounts: Amounts) -> Run {
+        // Short enough to be read aloud.
+        let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(0) % 1_000_000);
+        let brokers = [BrokerKind::Rabbitmq, BrokerKind::Nats, BrokerKind::Redis];
         Run {
             kind,
             database: self.database,
+            broker: brokers[(seed % 3) as usize],
             amounts,
             clients: self.clients,
-            // Short enough to be read aloud.
-            seed: self.seed.unwrap_or_else(|| RandomState::new().hash_one(0) % 1_000_000),
+            seed,
             json: self.json,
         }
     }
@@ -180,6 +248,7 @@ impl Kind {
         match self {
             Self::Command => "command",
             Self::Outbox => "outbox",
+            Self::Inbox => "inbox",
         }
     }
 }
@@ -197,4 +266,11 @@ impl Database {
             Self::Sqlite => "sqlite",
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BrokerKind {
+    Rabbitmq,
+    Nats,
+    Redis,
 }

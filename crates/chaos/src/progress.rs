@@ -46,7 +46,7 @@ fn line(scene: &Scene, elapsed: Duration) -> String {
     let (finished, kills, seconds) = (scene.finished(), scene.kills(), elapsed.as_secs());
     match scene.kind {
         Kind::Command => format!("{finished} commands, {kills} kills, {} cuts, {seconds} s", scene.cuts()),
-        Kind::Outbox => {
+        Kind::Outbox | Kind::Inbox => {
             let brokers = scene.broker_kills();
             format!("{finished} commands, {kills} kills, {brokers} of brokers, {seconds} s")
         }

@@ -14,10 +14,13 @@ use crate::history::Recorder;
 use crate::options::{Amounts, Database, Kind, Run};
 use crate::random::Random;
 use crate::server::Server;
-use crate::shop::{Orders, Role, Shop};
+use crate::shop::{Orders, Role, Shop, Ways};
 
 /// How many shops there are. Two is what it takes to meet another process.
 pub(crate) const SHOPS: usize = 2;
+
+/// How many warehouses there are, in a run that is about the inbox.
+const WAREHOUSES: usize = 2;
 
 /// How often is asked whether something has come to pass.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -43,12 +46,16 @@ pub(crate) struct Scene {
     /// Past the proxies.
     pub(crate) database_url: String,
     pub(crate) server: Option<Server>,
-    /// One for each shop; none where there is no server, or nobody cuts anything.
+    /// That of the warehouses, if there are any.
+    pub(crate) warehouse_url: Option<String>,
+    /// One for each process, in their order; none where there is no server, or nobody cuts anything.
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) shops: Vec<Shop>,
-    /// Where every event goes, and who helps to send it; nobody in a run that is about commands.
+    /// Where every event goes, and who helps to send it; nobody in a run that is about commands. In one that is about the inbox it is
+    /// the broker between shops and warehouses.
     pub(crate) brokers: Vec<(Broker, Server)>,
     pub(crate) workers: Vec<Shop>,
+    pub(crate) warehouses: Vec<Shop>,
     pub(crate) recorder: Recorder,
     pub(crate) tally: Tally,
     finished: AtomicU64,
@@ -66,41 +73,65 @@ pub(crate) struct Place<'a> {
 
 impl Scene {
     pub(crate) async fn set(run: &Run, place: &Place<'_>) -> Result<(Self, Vec<Orders>)> {
+        let warehouses = if run.kind == Kind::Inbox { WAREHOUSES } else { 0 };
         let (mut server, mut proxies) = (None, Vec::new());
-        let database_url = match run.database {
-            Database::Sqlite => format!("sqlite://{}", place.directory.join("shop.db").display()),
+        let (database_url, mut warehouse_url) = match run.database {
+            Database::Sqlite => {
+                let file = |name: &str| format!("sqlite://{}", place.directory.join(name).display());
+                (file("shop.db"), file("warehouse.db"))
+            }
             Database::Postgres => {
                 // An immediate shutdown: every backend quits where it is, and the next start recovers from the log.
-                let found = Server::find("DATABASE", "QUIT")?;
-                if run.kind == Kind::Command {
-                    for _ in 0..SHOPS {
+                let found = server.insert(Server::find("DATABASE", "QUIT")?);
+                if run.kind != Kind::Outbox {
+                    for _ in 0..SHOPS + warehouses {
                         proxies.push(Proxy::start(found.address()).await.context("starting a proxy")?);
                     }
                 }
-                server.insert(found).url.clone()
+                (found.url.clone(), found.url.clone())
             }
         };
+        if let (Some(server), Kind::Inbox) = (&server, run.kind) {
+            warehouse_url = server.create_database("warehouse").await?;
+        }
         let mut brokers = Vec::new();
-        if run.kind == Kind::Outbox {
-            for broker in Broker::ALL {
+        match run.kind {
+            Kind::Command => {}
+            Kind::Outbox => {
+                for broker in Broker::ALL {
+                    brokers.push((broker, Server::find(broker.name(), "KILL")?));
+                }
+            }
+            Kind::Inbox => {
+                let broker = Broker::from(run.broker);
                 brokers.push((broker, Server::find(broker.name(), "KILL")?));
             }
         }
-        let sinks: Vec<_> = brokers
+        let urls: Vec<_> = brokers
             .iter()
             .map(|(_, broker): &(_, Server)| broker.url.clone())
             .collect();
+        let ways = match run.kind {
+            Kind::Inbox => Ways {
+                source: urls.first().cloned(),
+                ..Ways::default()
+            },
+            _ => Ways {
+                sinks: urls,
+                ..Ways::default()
+            },
+        };
         let open = |role: Role, number: usize, url: String| {
-            let (log, sinks) = (place.directory.join(role.log_name(number)), sinks.clone());
-            Shop::new(role, number, place.shop_binary, url, sinks, log)
+            let (log, ways) = (place.directory.join(role.log_name(number)), ways.clone());
+            Shop::new(role, number, place.shop_binary, url, ways, log)
+        };
+        let through = |proxy: usize, url: &str| {
+            proxies
+                .get(proxy)
+                .map_or(url.to_owned(), |proxy: &Proxy| proxy.url(url))
         };
         let (shops, mut orders): (Vec<_>, Vec<_>) = (0..SHOPS)
-            .map(|number| {
-                let url = proxies
-                    .get(number)
-                    .map_or(database_url.clone(), |proxy: &Proxy| proxy.url(&database_url));
-                open(Role::Shop, number, url)
-            })
+            .map(|number| open(Role::Shop, number, through(number, &database_url)))
             .unzip();
         let mut workers = Vec::new();
         if run.kind == Kind::Outbox {
@@ -108,17 +139,23 @@ impl Scene {
             workers.push(worker);
             orders.push(orders_of_worker);
         }
+        let (warehouses, orders_of_warehouses): (Vec<_>, Vec<_>) = (0..warehouses)
+            .map(|number| open(Role::Warehouse, number, through(SHOPS + number, &warehouse_url)))
+            .unzip();
+        orders.extend(orders_of_warehouses);
         let scene = Self {
             kind: run.kind,
             seed: run.seed,
             amounts: run.amounts,
             database: run.database,
             database_url,
+            warehouse_url: (run.kind == Kind::Inbox).then_some(warehouse_url),
             server,
             proxies,
             shops,
             brokers,
             workers,
+            warehouses,
             recorder: Recorder::new(&place.directory.join("history.jsonl"))?,
             tally: Tally::default(),
             finished: AtomicU64::default(),
@@ -139,7 +176,7 @@ impl Scene {
 
     /// Every process that is kept running.
     pub(crate) fn processes(&self) -> impl Iterator<Item = &Shop> {
-        self.shops.iter().chain(&self.workers)
+        self.shops.iter().chain(&self.workers).chain(&self.warehouses)
     }
 
     pub(crate) fn kills(&self) -> u64 {

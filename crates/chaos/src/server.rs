@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -45,6 +45,18 @@ impl Server {
         let (_, after) = self.url.split_once("://").unwrap_or_default();
         let place = after.split('/').next().unwrap_or_default();
         place.rsplit('@').next().unwrap_or_default()
+    }
+
+    /// Creates another database on it, and says where it is.
+    pub(crate) async fn create_database(&self, name: &'static str) -> Result<String> {
+        let mut conn = PgConnection::connect(&self.url).await?;
+        let create = sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}")));
+        create
+            .execute(&mut conn)
+            .await
+            .context(format!("creating the database {name}"))?;
+        let (server, _) = self.url.rsplit_once('/').ok_or("the server has no database")?;
+        Ok(format!("{server}/{name}"))
     }
 
     /// Ends the server with all that is under way, and waits until another one serves.

@@ -1,4 +1,4 @@
-//! A process of the shop, or a worker beside it: started again whenever it ends, whoever ended it.
+//! A process of the shop, a worker beside it, or a warehouse: started again whenever it ends, whoever ended it.
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -27,6 +27,9 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 /// How long a shop may take to open, or to close: the drain of 25 seconds and what comes before it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What they log where messages come from a broker: as by themselves, and which of them came again.
+const LOGGED: &str = "info,sqlx=warn,steadfast::telemetry=debug";
+
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -37,6 +40,8 @@ pub(crate) enum Role {
     Shop,
     /// It delivers.
     Worker,
+    /// It keeps the stock of shops on another database.
+    Warehouse,
 }
 
 impl Role {
@@ -48,18 +53,27 @@ impl Role {
         match self {
             Self::Shop => "shop",
             Self::Worker => "worker",
+            Self::Warehouse => "warehouse",
         }
     }
 }
 
+/// Where events of a process go, and where others come from.
+#[derive(Clone, Default)]
+pub(crate) struct Ways {
+    /// Where every event goes.
+    pub(crate) sinks: Vec<String>,
+    /// The broker between shops and warehouses.
+    pub(crate) source: Option<String>,
+}
+
 /// A place where a shop runs: one process after the other.
 pub(crate) struct Shop {
-    role: Role,
+    pub(crate) role: Role,
     number: usize,
     binary: PathBuf,
     database_url: String,
-    /// Where every event goes.
-    sinks: Vec<String>,
+    ways: Ways,
     /// What happens to a delivery of the next process, if anything does.
     fault: Mutex<Option<String>>,
     pub(crate) log: PathBuf,
@@ -89,7 +103,7 @@ impl Shop {
         number: usize,
         binary: &Path,
         database_url: String,
-        sinks: Vec<String>,
+        ways: Ways,
         log: PathBuf,
     ) -> (Self, Orders) {
         let (orders, receiver) = mpsc::unbounded_channel();
@@ -98,7 +112,7 @@ impl Shop {
             number,
             binary: binary.to_owned(),
             database_url,
-            sinks,
+            ways,
             fault: Mutex::default(),
             log,
             orders,
@@ -192,11 +206,19 @@ impl Shop {
         match self.role {
             Role::Shop => command.args(["serve", "--retention", &retention]),
             Role::Worker => command.arg("worker"),
+            Role::Warehouse => command.arg("warehouse"),
         };
-        if !self.sinks.is_empty() {
-            let sinks = self.sinks.iter().flat_map(|sink| ["--sink", sink]);
-            command.args(["--sink-name", SINK_NAME]).args(sinks);
-        }
+        let Ways { sinks, source } = &self.ways;
+        command.args(sinks.iter().flat_map(|sink| ["--sink", sink]));
+        command.args(source.iter().flat_map(|source| ["--source", source]));
+        match self.role {
+            Role::Shop | Role::Worker => command.args(["--sink-name", SINK_NAME]),
+            Role::Warehouse => command.args(["--source-name", SINK_NAME]),
+        };
+        match source {
+            Some(_) => command.env("RUST_LOG", LOGGED),
+            None => command.env_remove("RUST_LOG"),
+        };
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(fault) = fault {
             command.args(["--fault", &fault]);
@@ -204,7 +226,7 @@ impl Shop {
         command
             .args(["--lab", "--listen", "127.0.0.1:0", "--purge-every", PURGE_EVERY])
             .env("DATABASE_URL", &self.database_url)
-            .env_remove("RUST_LOG")
+            .env("WAREHOUSE_DATABASE_URL", &self.database_url)
             // Panics are a matter of course here.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())

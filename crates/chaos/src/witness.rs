@@ -16,6 +16,7 @@ use crate::scene::Scene;
 use crate::sent;
 use crate::shop::Shop;
 use crate::snapshot::Snapshot;
+use crate::trade::Trade;
 
 /// Something that must have happened, and how often it did. Its JSON is the public form of a result: fields are added,
 /// never renamed.
@@ -45,6 +46,7 @@ pub(crate) fn count(
     history: &History,
     snapshot: &Snapshot,
     arrived: &[(Broker, Arrived)],
+    trade: &Trade,
 ) -> Result<Vec<Witness>> {
     let log = Log::read(scene.processes())?;
     let mut seen = Seen {
@@ -56,6 +58,7 @@ pub(crate) fn count(
     match scene.kind {
         Kind::Command => see_commands(&mut seen, scene, history, snapshot, &log),
         Kind::Outbox => see_outbox(&mut seen, scene, snapshot, arrived, &log),
+        Kind::Inbox => see_inbox(&mut seen, scene, trade, &log)?,
     }
     Ok(seen.witnesses)
 }
@@ -112,6 +115,56 @@ fn see_outbox(seen: &mut Seen, scene: &Scene, snapshot: &Snapshot, arrived: &[(B
         broker_kills.min(1),
     );
     seen.see("messages sent twice, with a cause", sent::twice(arrived), kills.min(1));
+}
+
+/// What a run that is about the inbox should have seen.
+fn see_inbox(seen: &mut Seen, scene: &Scene, trade: &Trade, log: &Log) -> Result<()> {
+    let Amounts {
+        kills, broker_kills, ..
+    } = scene.amounts;
+    seen.see("orders reserved", trade.reserved.len() as u64, 1);
+    seen.see("orders shown as reserved", trade.shown.len() as u64, 1);
+    seen.see("kills of shops and warehouses", scene.kills(), kills);
+    for (whose, processes) in [("shops", &scene.shops), ("warehouses", &scene.warehouses)] {
+        let log = Log::read(processes.iter())?;
+        for point in WorkPoint::INBOX.map(WorkPoint::as_str) {
+            let words = format!("the lab kills this process point=\"{point}\"");
+            seen.see(format!("{whose} killed {point}"), log.lines_with(&words), kills.min(1));
+        }
+        let restarts = processes.iter().map(Shop::restarts).sum();
+        seen.see(format!("restarts of {whose} in order"), restarts, 0);
+    }
+    for point in [WorkPoint::AfterHandler, WorkPoint::BeforeFinish].map(WorkPoint::as_str) {
+        let words = format!("the lab kills this process point=\"{point}\"");
+        seen.see(format!("kills {point}"), log.lines_with(&words), kills.min(1));
+    }
+    let killed = scene.broker_kills();
+    seen.see("kills of the broker", killed, broker_kills);
+    // NATS is back before most have noticed.
+    let noticed = match scene.brokers.first() {
+        Some((Broker::Nats, _)) => 0,
+        _ => broker_kills.min(1),
+    };
+    let was_away = log.lines_with("nothing can be received from a source");
+    seen.see("times that a source found its broker away", was_away, noticed);
+    let is_back = log.lines_with("messages are received from a source again");
+    seen.see("times that a source found it back", is_back, noticed);
+    let again = log.lines_with("messages came again that were handled before");
+    seen.see("times that messages came again and were dropped", again, kills.min(1));
+    let kept = trade.kept.len() as u64;
+    seen.see("messages handed out again and kept", kept, kills.min(1));
+    let taken_over = trade.taken_over.len() as u64;
+    seen.see("deliveries taken over from the dead", taken_over, kills.min(1));
+    if scene.database == Database::Postgres {
+        see_wires(seen, scene, log);
+        let away = log.lines_with("messages from elsewhere cannot be handled for now");
+        seen.see(
+            "times that the database was away from messages",
+            away,
+            scene.amounts.crashes.min(1),
+        );
+    }
+    Ok(())
 }
 
 /// Witnesses as they are found.

@@ -242,10 +242,11 @@ async fn change_all<Db: Database>(
     state: Option<DeliveryState>,
 ) -> Result<Exit> {
     let list = || -> DeliveryList<'_, Db> {
-        let list = sf.deliveries();
         let list = match state {
-            Some(state) => list.state(state),
-            None => list,
+            // Jobs are among the dead letters too.
+            Some(DeliveryState::Dead) => sf.dead_letters(),
+            Some(state) => sf.deliveries().state(state),
+            None => sf.deliveries(),
         };
         narrow(list, &options.filter)
     };
@@ -254,10 +255,11 @@ async fn change_all<Db: Database>(
         check_names(sf, &options.filter).await?;
     }
     if verb == BulkVerb::Requeue {
-        let expired = list().count().await?.number.saturating_sub(count.number);
-        if expired > 0 {
+        let left = list().count().await?.number.saturating_sub(count.number);
+        if left > 0 {
             context.output.remark(&format!(
-                "{expired} more have expired and stay as they are: requeue them one by one with --edited, or discard them"
+                "{left} more stay as they are: they have expired, or came from elsewhere longer ago than the inbox remembers; look \
+                 at each of them, and requeue it with --edited or --force, or discard it"
             ));
         }
     }

@@ -95,7 +95,7 @@ impl Shown {
 
 const HEADER: [&str; 7] = ["message", "target", "type", "state", "attempts", "when", "what"];
 
-fn shorten(text: &str) -> String {
+pub(crate) fn shorten(text: &str) -> String {
     if text.chars().count() <= ERROR_SHOWN {
         return text.to_owned();
     }
@@ -303,6 +303,19 @@ fn lines(message: &LookedMessage) -> Vec<(&'static str, String)> {
     );
     lines.extend(message.expires_at.map(|at| ("expires", steadfast::rfc3339(at))));
     lines.extend(message.replaces.map(|id| ("replaces", id.to_string())));
+    if let Some(incoming) = &message.incoming {
+        let known = [
+            ("came as", incoming.message_id()),
+            ("came from", incoming.place()),
+            ("came with", incoming.correlation_id()),
+        ];
+        let known = known
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, escape(value?))));
+        lines.extend(known);
+        let headers = incoming.headers().iter();
+        lines.extend(headers.map(|(name, value)| ("header", format!("{}: {}", escape(name), escape(value)))));
+    }
     lines.push(("payload", escape(&message.payload)));
     if !message.redacted.is_empty() {
         lines.push(("redacted", escape(&message.redacted.join(", "))));

@@ -1,5 +1,5 @@
-//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries, the inbox and the audit, give dead letters another
-//! life, purge, try webhooks out, and find out what is wrong.
+//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries, the inbox, jobs and the audit, give dead letters another
+//! life, purge, try webhooks and schedules out, and find out what is wrong.
 //!
 //! The way of a call: `options` reads the line, `config` adds what the environment and `steadfast.toml` say, `database`
 //! opens what the verb needs and no more, a file of the verb's name asks the library, and `output` shows the answer. No SQL
@@ -8,7 +8,9 @@
 mod options;
 mod delivery_options;
 mod inbox_options;
+mod job_options;
 mod outside_options;
+mod cron_options;
 mod config;
 mod database;
 mod error;
@@ -24,6 +26,7 @@ mod change;
 mod targets;
 mod operations;
 mod inbox;
+mod jobs;
 mod why;
 mod status;
 mod purge;
@@ -34,6 +37,7 @@ mod webhooks;
 mod health;
 mod explain;
 mod fingerprint;
+mod cron;
 mod shell;
 
 use std::process::ExitCode;
@@ -41,6 +45,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use config::Config;
+use cron_options::CronVerb;
 use delivery_options::{DeadVerb, OutboxVerb};
 use error::{Exit, Result};
 use options::{Cli, KeysVerb, MigrateVerb, Verb};
@@ -117,6 +122,7 @@ async fn run(cli: Cli) -> Result<Exit> {
         Verb::Targets { verb } => targets::run(&context, &verb).await,
         Verb::Operations { verb } => operations::run(&context, &verb).await,
         Verb::Inbox { verb } => inbox::run(&context, &verb).await,
+        Verb::Jobs { verb } => jobs::run(&context, &verb).await,
         Verb::Why { id } => why::run(&context, &id).await,
         Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,
@@ -128,6 +134,9 @@ async fn run(cli: Cli) -> Result<Exit> {
         Verb::Health => health::run(&context).await,
         Verb::Explain { code } => explain::run(&context, code.as_deref()),
         Verb::Fingerprint(options) => fingerprint::run(&context, &options),
+        Verb::Cron { verb } => match verb {
+            CronVerb::Next(options) => cron::next(&context, &options),
+        },
         Verb::Config => context.config.show(&context.output),
         Verb::Completions { shell } => shell::completions(&context, shell),
         Verb::Man { directory } => shell::man(&context, directory.as_deref()),

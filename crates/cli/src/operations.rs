@@ -150,8 +150,7 @@ pub(crate) async fn work<Db: Database>(context: &Context, sf: &Steadfast<Db>, id
     let left = ended.expected.saturating_sub(ended.done);
     if ended.state == BulkState::Done && ended.verb == BulkVerb::Requeue && left > 0 {
         context.output.remark(&format!(
-            "{left} stay as they are: they came from elsewhere longer ago than the inbox remembers, or somebody else changed them; \
-             look whether they were handled since, and requeue them one by one with --force, or discard them"
+            "{left} stay as they are: somebody else has changed them meanwhile, or the inbox may have forgotten them since"
         ));
     }
     if ended.state == BulkState::Running {

@@ -7,11 +7,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use steadfast::KeyId;
 
+use crate::cron_options::CronVerb;
 use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
 use crate::inbox_options::InboxVerb;
+use crate::job_options::JobsVerb;
 use crate::outside_options::{DoctorOptions, WebhooksVerb};
 
-/// Migrates, looks at keys, deliveries, the inbox and the audit, purges, tries webhooks out, and finds out what is wrong.
+/// Migrates, looks at keys, deliveries, the inbox, jobs and the audit, purges, tries webhooks and schedules out, and finds out what is
+/// wrong.
 ///
 /// Steadfast keeps the keys of idempotent commands and the messages they publish in your SQLite or PostgreSQL database. This is
 /// the tool beside it.
@@ -105,6 +108,12 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: InboxVerb,
     },
+    /// List, show, run or cancel jobs
+    #[command(arg_required_else_help = true)]
+    Jobs {
+        #[command(subcommand)]
+        verb: JobsVerb,
+    },
     /// Say why a message is where it is, and what to do
     Why {
         /// The id of the message, or as much of its beginning as no other has
@@ -141,6 +150,12 @@ pub(crate) enum Verb {
     },
     /// Show the canonical form and the fingerprint of an input; needs no database
     Fingerprint(FingerprintOptions),
+    /// Try out schedules; needs no database
+    #[command(arg_required_else_help = true)]
+    Cron {
+        #[command(subcommand)]
+        verb: CronVerb,
+    },
     /// Show each setting and where it came from
     Config,
     /// Print the completions for a shell
@@ -167,6 +182,7 @@ impl Verb {
             Verb::Dead { verb } => verb.operator(),
             Verb::Targets { verb } => verb.operator(),
             Verb::Operations { verb } => verb.operator(),
+            Verb::Jobs { verb } => verb.operator(),
             _ => None,
         }
     }

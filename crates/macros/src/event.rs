@@ -1,4 +1,5 @@
-//! `#[derive(Event)]`: the fact's stored name and how it travels, as the trait `Event` has them.
+//! `#[derive(Event)]`: the fact's stored name and how it travels, as the trait `Event` has them. What it has in common with a job
+//! ([`job`](crate::job)) is here too: both are stored under a name.
 
 mod redact;
 
@@ -31,21 +32,45 @@ pub(crate) fn expand(item: TokenStream) -> TokenStream {
     quote!(#mistakes #written)
 }
 
+/// What is said of something that is stored under a name.
+pub(crate) struct Words {
+    pub(crate) code: &'static str,
+    /// `an event`
+    pub(crate) thing: &'static str,
+    pub(crate) attribute: &'static str,
+    /// The trait that is implemented.
+    pub(crate) name: &'static str,
+    /// A stored name.
+    pub(crate) example: &'static str,
+    /// Who has written it.
+    pub(crate) writer: &'static str,
+}
+
+const EVENT: Words = Words {
+    code: "SF015",
+    thing: "an event",
+    attribute: "event",
+    name: "Event",
+    example: "order.placed",
+    writer: "publisher",
+};
+
 /// The expansion, of all that could be understood, and what could not.
 fn expand_collecting(item: TokenStream) -> (TokenStream, Mistakes) {
     let mut mistakes = Mistakes::default();
     let written = mistakes
         .keep(syn::parse2(item))
-        .and_then(|item| mistakes.keep(Declared::parse(item)))
+        .and_then(|item| mistakes.keep(Declared::parse(item, &EVENT)))
         .and_then(|declared| Some(write(&declared, &Settings::parse(&declared, &mut mistakes)?)));
     (written.unwrap_or_default(), mistakes)
 }
 
 /// What the derive stands on.
-struct Declared {
-    name: Ident,
+pub(crate) struct Declared {
+    pub(crate) name: Ident,
     attrs: Vec<Attribute>,
     shape: Shape,
+    words: &'static Words,
 }
 
 enum Shape {
@@ -54,7 +79,8 @@ enum Shape {
 }
 
 impl Declared {
-    fn parse(item: Item) -> Result<Self> {
+    pub(crate) fn parse(item: Item, words: &'static Words) -> Result<Self> {
+        let Words { code, thing, .. } = words;
         let (name, attrs, generics, shape) = match item {
             Item::Struct(item) => (item.ident, item.attrs, item.generics, Shape::Struct(item.fields)),
             Item::Enum(item) => {
@@ -62,12 +88,62 @@ impl Declared {
                 (item.ident, item.attrs, item.generics, Shape::Enum(variants))
             }
             other => {
-                let message = "SF015: an event is what JSON can say; write a struct or an enum";
+                let message = format!("{code}: {thing} is what JSON can say; write a struct or an enum");
                 return Err(Error::new_spanned(other, message));
             }
         };
-        check_generics(&name, &generics)?;
-        Ok(Self { name, attrs, shape })
+        check_generics(&name, &generics, words)?;
+        Ok(Self {
+            name,
+            attrs,
+            shape,
+            words,
+        })
+    }
+
+    /// The members of its JSON that nobody shall see.
+    pub(crate) fn redacted(&self, mistakes: &mut Mistakes) -> Vec<String> {
+        redact::parse(self, mistakes)
+    }
+
+    /// What its attribute says: the name, and options behind it. `None`: there is no name, and that has been said.
+    pub(crate) fn attribute(&self, mistakes: &mut Mistakes) -> Option<(LitStr, Vec<(Ident, Given)>)> {
+        let Words {
+            code,
+            thing,
+            attribute: word,
+            example,
+            ..
+        } = self.words;
+        let mut ours = self.attrs.iter().filter(|attribute| attribute.path().is_ident(word));
+        let unnamed = |at: &dyn ToTokens| {
+            let message = format!(
+                "{code}: {thing} has a name that outlives `{}`, because it is stored; write `#[{word}(\"{example}\")]`",
+                self.name
+            );
+            Error::new_spanned(at, message)
+        };
+        let Some(attribute) = ours.next() else {
+            mistakes.push(unnamed(&self.name));
+            return None;
+        };
+        ours.for_each(|other| {
+            let message = format!("{code}: {thing} is declared once; put both attributes into one");
+            mistakes.at(other, message);
+        });
+        let Meta::List(list) = &attribute.meta else {
+            mistakes.push(unnamed(attribute));
+            return None;
+        };
+        let parser = |input: ParseStream| {
+            let stored_name: LitStr = input.parse().map_err(|_| unnamed(attribute))?;
+            Ok((stored_name, options(input)?))
+        };
+        let (stored_name, options) = mistakes.keep(parser.parse2(list.tokens.clone()))?;
+        if let Err(wrong) = name::check(&stored_name.value()) {
+            mistakes.at(&stored_name, format!("{code}: {wrong}"));
+        }
+        Some((stored_name, options))
     }
 
     /// The names of its fields, if they have some.
@@ -82,16 +158,22 @@ impl Declared {
     }
 }
 
-fn check_generics(name: &Ident, generics: &Generics) -> Result<()> {
+fn check_generics(name: &Ident, generics: &Generics, words: &Words) -> Result<()> {
+    let Words {
+        code,
+        writer,
+        name: of_trait,
+        ..
+    } = words;
     if let Some(lifetime) = generics.lifetimes().next() {
         let message = format!(
-            "SF015: `{name}` is read from a row long after its publisher is gone, so it borrows nothing; write owned types, as `String` for `&str`"
+            "{code}: `{name}` is read from a row long after its {writer} is gone, so it borrows nothing; write owned types, as `String` for `&str`"
         );
         return Err(Error::new_spanned(lifetime, message));
     }
     if !generics.params.is_empty() {
         let message = format!(
-            "SF015: rows are stored under one name, and `{name}` would be many types; write concrete ones, or implement `Event` by hand for each"
+            "{code}: rows are stored under one name, and `{name}` would be many types; write concrete ones, or implement `{of_trait}` by hand for each"
         );
         return Err(Error::new_spanned(&generics.params, message));
     }
@@ -113,35 +195,8 @@ struct Settings {
 impl Settings {
     /// `None`: without a name there is no event, and that has been said.
     fn parse(declared: &Declared, mistakes: &mut Mistakes) -> Option<Self> {
-        let redacted = redact::parse(declared, mistakes);
-        let mut ours = declared
-            .attrs
-            .iter()
-            .filter(|attribute| attribute.path().is_ident("event"));
-        let unnamed = |at: &dyn ToTokens| {
-            let message = format!(
-                "SF015: an event has a name that outlives `{}`, because it is stored; write `#[event(\"order.placed\")]`",
-                declared.name
-            );
-            Error::new_spanned(at, message)
-        };
-        let Some(attribute) = ours.next() else {
-            mistakes.push(unnamed(&declared.name));
-            return None;
-        };
-        ours.for_each(|other| mistakes.at(other, "SF015: an event is declared once; put both attributes into one"));
-        let Meta::List(list) = &attribute.meta else {
-            mistakes.push(unnamed(attribute));
-            return None;
-        };
-        let parser = |input: ParseStream| {
-            let stored_name: LitStr = input.parse().map_err(|_| unnamed(attribute))?;
-            Ok((stored_name, options(input)?))
-        };
-        let (stored_name, options) = mistakes.keep(parser.parse2(list.tokens.clone()))?;
-        if let Err(wrong) = name::check(&stored_name.value()) {
-            mistakes.at(&stored_name, format!("SF015: {wrong}"));
-        }
+        let redacted = declared.redacted(mistakes);
+        let (stored_name, options) = declared.attribute(mistakes)?;
         let mut settings = Self {
             krate: parse_quote!(::steadfast),
             stored_name,
@@ -172,7 +227,7 @@ impl Settings {
                     return Err(Error::new(name.span(), message));
                 }
             },
-            "version" => self.version = Some(version(given.value(name)?)?),
+            "version" => self.version = Some(version(given.value(name)?, &EVENT)?),
             "ordering_key" => self.ordering_key = Some(ordering_key(given.value(name)?, declared)?),
             "expires_after" => self.expires_after = Some(given.value(name)?.fixed_duration(Some(DURATION_MAX))?),
             "delay" => self.delay = Some(given.value(name)?.fixed_duration(Some(DURATION_MAX))?),
@@ -202,12 +257,15 @@ impl Settings {
     }
 }
 
-fn version(value: &Value) -> Result<LitInt> {
+pub(crate) fn version(value: &Value, words: &Words) -> Result<LitInt> {
+    let Words { code, thing, .. } = words;
     let version: Option<LitInt> = value.parse("a number").ok();
     version
         .filter(|version| version.suffix().is_empty() && version.base10_parse::<u32>().is_ok_and(|version| version > 0))
         .ok_or_else(|| {
-            value.refuse("SF015: versions of an event are counted from 1; write `version = 2` for the second")
+            value.refuse(format!(
+                "{code}: versions of {thing} are counted from 1; write `version = 2` for the second"
+            ))
         })
 }
 

@@ -6,6 +6,7 @@
 mod database;
 mod duration;
 mod event;
+mod job;
 mod mistakes;
 mod name;
 mod retry;
@@ -36,6 +37,12 @@ pub fn service(arguments: TokenStream, block: TokenStream) -> TokenStream {
 #[proc_macro_derive(Event, attributes(event, redact))]
 pub fn event(item: TokenStream) -> TokenStream {
     event::expand(item.into()).into()
+}
+
+/// Work that is to be done later: see `steadfast::Job`.
+#[proc_macro_derive(Job, attributes(job, redact))]
+pub fn job(item: TokenStream) -> TokenStream {
+    job::expand(item.into()).into()
 }
 
 /// A retry policy as people write it: see `steadfast::retry`.

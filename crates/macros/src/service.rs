@@ -1,4 +1,4 @@
-//! `#[steadfast::service] impl Orders { .. }`: commands, queries and reactions, and the face by which they are called and mounted.
+//! `#[steadfast::service] impl Orders { .. }`: commands, queries, reactions and jobs, and the face by which they are called and mounted.
 //!
 //! Parse (this file, [`handler`], [`options`], [`route`], [`reaction`]) understands the block and collects every mistake; [`write`] puts down
 //! what a person would have written. With mistakes, what was understood is written too, so that they are all that is reported.
@@ -25,7 +25,7 @@ use crate::mistakes::Mistakes;
 use crate::value::unknown;
 use handler::{Handler, may_meet};
 use options::Kind;
-use reaction::Reaction;
+use reaction::{Of, Reaction};
 
 /// What steadfast was built with.
 #[derive(Clone, Copy)]
@@ -216,8 +216,10 @@ impl Service {
                 Some((Ours::Handler(kind), attribute)) => {
                     handlers.extend(Handler::parse(kind, &attribute, method, &self_ty, &krate, mistakes));
                 }
-                Some((Ours::Reaction, attribute)) => {
-                    reactions.extend(Reaction::parse(&name, &attribute, method, &self_ty, &krate, mistakes));
+                Some((Ours::Reaction(of), attribute)) => {
+                    reactions.extend(Reaction::parse(
+                        of, &name, &attribute, method, &self_ty, &krate, mistakes,
+                    ));
                 }
                 None => {}
             }
@@ -267,7 +269,14 @@ impl Service {
             let mut others = self.reactions[..place]
                 .iter()
                 .filter(|other| may_meet(&other.cfgs, &reaction.cfgs));
-            if let Some(other) = others.find(|other| other.target.value() == target.value()) {
+            let Some(target) = target else { continue };
+            let has_it = |other: &&Reaction| {
+                other
+                    .target
+                    .as_ref()
+                    .is_some_and(|other| other.value() == target.value())
+            };
+            if let Some(other) = others.find(has_it) {
                 let message = format!(
                     "SF016: `{}` is the target {:?} already, and would take the deliveries of `{name}`; give it a `name` of its own",
                     other.name,
@@ -282,14 +291,14 @@ impl Service {
 /// What one of our attributes makes of a method.
 enum Ours {
     Handler(Kind),
-    Reaction,
+    Reaction(Of),
 }
 
 impl Ours {
     fn of(attribute: &Attribute) -> Option<Self> {
         match Kind::of(attribute) {
             Some(kind) => Some(Self::Handler(kind)),
-            None => Reaction::is_declared_by(attribute).then_some(Self::Reaction),
+            None => Reaction::declared_by(attribute).map(Self::Reaction),
         }
     }
 }
@@ -306,7 +315,7 @@ fn take_ours(method: &mut ImplItemFn, mistakes: &mut Mistakes) -> Option<(Ours, 
         if is_ours {
             mistakes.at(
                 other,
-                "SF010: a method is one command, one query or one reaction; remove this attribute",
+                "SF010: a method is one command, one query, one reaction or one job; remove this attribute",
             );
         }
         !is_ours

@@ -28,6 +28,27 @@ pub(crate) struct OrderCancelled {
     pub(crate) quantity: i64,
 }
 
+/// A warehouse keeps the pieces of an order, or has not got them.
+#[derive(Serialize, Deserialize, Event)]
+#[event("stock.reserved", ordering_key = order_id)]
+pub(crate) struct StockReserved {
+    pub(crate) order_id: String,
+    pub(crate) sku: String,
+    pub(crate) quantity: i64,
+    /// `reserved` or `back_ordered`.
+    pub(crate) state: String,
+    pub(crate) reserved_at: String,
+}
+
+/// The shop has heard so, and shows it.
+#[derive(Serialize, Deserialize, Event)]
+#[event("order.reserved", ordering_key = order_id)]
+pub(crate) struct OrderReserved {
+    pub(crate) order_id: String,
+    pub(crate) customer: String,
+    pub(crate) state: String,
+}
+
 /// Money has come in, for an order or for nothing in particular.
 #[derive(Serialize, Deserialize, Event)]
 #[event("payment.captured", ordering_key = self.subject())]

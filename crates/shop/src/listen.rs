@@ -8,9 +8,10 @@ use crate::StartError;
 
 const DEFAULT_HOST: &str = "127.0.0.1";
 
-/// Where the search for a free port begins: a worker that is started first does not take the shop's.
+/// Where the search for a free port begins: a worker or a warehouse that is started first does not take the shop's.
 pub(crate) const SHOP_PORT: u16 = 7878;
 pub(crate) const WORKER_PORT: u16 = SHOP_PORT + PORTS_MAX;
+pub(crate) const WAREHOUSE_PORT: u16 = WORKER_PORT + PORTS_MAX;
 
 /// How many ports are tried when nobody asked for one: enough for a few shops side by side, few enough to fail soon.
 const PORTS_MAX: u16 = 20;

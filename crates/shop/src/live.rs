@@ -7,7 +7,7 @@ use serde_json::json;
 use steadfast::{Database, Owner, Push, Pushes, Steadfast, StreamName};
 
 use crate::auth;
-use crate::events::{OrderCancelled, OrderPlaced, PaymentCaptured};
+use crate::events::{OrderCancelled, OrderPlaced, OrderReserved, PaymentCaptured};
 use crate::problem::Problem;
 
 /// What the push is called.
@@ -18,6 +18,7 @@ pub(crate) fn declare<Db: Database>(sf: &Steadfast<Db>) -> Push<Db> {
     sf.push(TARGET)
         .event(|placed: &OrderPlaced, to| tell(to, &placed.customer, Some(&placed.order_id)))
         .event(|cancelled: &OrderCancelled, to| tell(to, &cancelled.customer, Some(&cancelled.order_id)))
+        .event(|reserved: &OrderReserved, to| tell(to, &reserved.customer, Some(&reserved.order_id)))
         .event(|captured: &PaymentCaptured, to| tell(to, &captured.customer, captured.order_id.as_deref()))
         .start()
 }

@@ -5,6 +5,9 @@
 //! sold and the rules of it. After the commit some process, this one or a worker, delivers the `events` to those who react,
 //! `stock` and `mail`, to customers who look on, by `live`, and beyond the process, by `sinks`.
 //!
+//! The stock may be kept elsewhere: then `shop warehouse` has it, in a database of its own. Orders go there by a broker, and by
+//! `sources` comes back what `warehouse` notes.
+//!
 //! The services are written once for both databases, by `#[steadfast::service]`. What opens the shop on one of them has no
 //! macro: the files in `open` are compiled twice, below `sqlite` and below `postgres`, which say what `Db` is.
 
@@ -26,6 +29,8 @@ mod stock;
 mod mail;
 mod live;
 mod sinks;
+mod sources;
+mod warehouse;
 mod problem;
 mod quotes;
 mod outside_url;
@@ -66,6 +71,8 @@ enum Command {
     Serve(ServeOptions),
     /// Runs beside shops on the same database: reserves stock and sends mail for whatever they published, and sells nothing
     Worker(ProcessOptions),
+    /// Keeps the stock of shops that know it by --source, in a database of its own: reserves what they sell, once, and tells them
+    Warehouse(WarehouseOptions),
     /// Runs the outside world to practise on: mail, payments, shipping and webhooks that can be told to fail
     Outside(OutsideOptions),
 }
@@ -83,27 +90,63 @@ pub(crate) struct ServeOptions {
     no_dispatch: bool,
 }
 
-/// What a process needs to know, whether it serves or only works.
+/// What a process of a shop needs to know, whether it serves or only works.
 #[derive(Args)]
 pub(crate) struct ProcessOptions {
-    /// Address to listen on [default: the first free port of 127.0.0.1, from 7878 on, of a worker from 7898 on]
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
+    #[command(flatten)]
+    node: NodeOptions,
     /// Database: sqlite://FILE or postgres://USER@HOST/NAME; several processes may share one
     #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true, default_value = sqlite::DEFAULT_URL)]
     database_url: String,
-    /// Turn the process into a fault lab: requests and deliveries may hold, fail, panic or kill it (see GET /lab)
-    #[arg(long)]
-    lab: bool,
-    /// An accident for deliveries, in the lab only: stock.reserve:kill=after_handler@1 (see GET /lab)
-    #[arg(long, value_name = "FAULT", requires = "lab", value_parser = DeliveryFault::read)]
-    fault: Vec<DeliveryFault>,
     /// Where the outside world is, as `shop outside` prints it: orders are shown with a shipping quote from there, and mail is
     /// sent through it
     #[arg(long, value_name = "URL")]
     outside: Option<String>,
     #[command(flatten)]
     sinks: SinkOptions,
+    /// The broker between this shop and its warehouse (shop warehouse): amqp(s):// or rabbitmq://, nats:// or tls://, redis(s)://.
+    /// Orders go there, as with --sink, and what the warehouse has reserved comes from there. The stock is the warehouse's then, and
+    /// this process reserves nothing: give it to every shop and worker on this database, or to none
+    #[arg(long, value_name = "URL")]
+    source: Option<String>,
+}
+
+/// How a warehouse is opened.
+#[derive(Args)]
+pub(crate) struct WarehouseOptions {
+    #[command(flatten)]
+    node: NodeOptions,
+    /// Database of the warehouse alone: sqlite://FILE or postgres://USER@HOST/NAME; several warehouses may share one
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "WAREHOUSE_DATABASE_URL",
+        hide_env_values = true,
+        default_value = sqlite::DEFAULT_WAREHOUSE_URL
+    )]
+    database_url: String,
+    /// The broker between shops and this warehouse, which the shops have as --source: amqp(s):// or rabbitmq://, nats:// or tls://,
+    /// redis(s)://. Orders come from there, and what is reserved goes there. What that needs is created
+    #[arg(long, value_name = "URL")]
+    source: String,
+    /// What the shops' events are called there: their --sink-name
+    #[arg(long, value_name = "NAME", default_value = "shop", value_parser = sinks::read_name)]
+    source_name: String,
+}
+
+/// What every process needs to know.
+#[derive(Args)]
+pub(crate) struct NodeOptions {
+    /// Address to listen on [default: the first free port of 127.0.0.1, from 7878 on, of a worker from 7898 on, of a warehouse
+    /// from 7918 on]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Turn the process into a fault lab: requests, deliveries and messages may hold, fail, panic or kill it (see GET /lab)
+    #[arg(long)]
+    lab: bool,
+    /// An accident for deliveries or for messages from a broker, in the lab only: stock.reserve:kill=after_handler@1 (see GET /lab)
+    #[arg(long, value_name = "FAULT", requires = "lab", value_parser = DeliveryFault::read)]
+    fault: Vec<DeliveryFault>,
     /// How often expired keys are purged, roughly [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = steadfast::parse_duration)]
     purge_every: Option<Duration>,
@@ -123,6 +166,7 @@ async fn main() -> ExitCode {
         Some(Command::Outside(options)) => outside::serve(&options).await,
         Some(Command::Serve(options)) => serve(&options).await,
         Some(Command::Worker(options)) => work(&options).await,
+        Some(Command::Warehouse(options)) => keep_stock(&options).await,
         None => serve(&cli.serve).await,
     };
     match ended {
@@ -149,6 +193,13 @@ async fn work(options: &ProcessOptions) -> Result<(), StartError> {
     match Engine::of(&options.database_url)? {
         Engine::Sqlite => sqlite::open::work(options).await,
         Engine::Postgres => postgres::open::work(options).await,
+    }
+}
+
+async fn keep_stock(options: &WarehouseOptions) -> Result<(), StartError> {
+    match Engine::of(&options.database_url)? {
+        Engine::Sqlite => sqlite::open::keep_stock(options).await,
+        Engine::Postgres => postgres::open::keep_stock(options).await,
     }
 }
 
@@ -202,14 +253,24 @@ mod tests {
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
-        for command in ["serve", "worker"] {
-            assert_eq!(read(&["shop", command, "--lab", "--fault", "panic@1"]), Ok(()));
-            let refused = read(&["shop", command, "--fault", "panic"]).expect_err("no lab");
+        let of_a_warehouse = ["shop", "warehouse", "--source", "nats://127.0.0.1"];
+        for command in [&["shop", "serve"][..], &["shop", "worker"], &of_a_warehouse] {
+            let read = |flags: &[&str]| read(&[command, flags].concat());
+            assert_eq!(read(&["--lab", "--fault", "panic@1"]), Ok(()));
+            let refused = read(&["--fault", "panic"]).expect_err("no lab");
             assert!(refused.contains("--lab"), "{refused}");
-            let sink = read(&["shop", command, "--lab", "--fault", "shop.nats:kill=before_finish@1"]);
+            let sink = read(&["--lab", "--fault", "shop.nats:kill=before_finish@1"]);
             assert_eq!(sink, Ok(()));
-            let unknown = read(&["shop", command, "--lab", "--fault", "explode"]).expect_err("no fault");
+            let unknown = read(&["--lab", "--fault", "explode"]).expect_err("no fault");
             assert!(unknown.contains("hold=500ms"), "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_warehouse_says_where_its_orders_come_from() {
+        let refused = Cli::try_parse_from(["shop", "warehouse"])
+            .map(drop)
+            .expect_err("no source");
+        assert!(refused.to_string().contains("--source <URL>"), "{refused}");
     }
 }

@@ -40,13 +40,28 @@ pub(crate) struct Order {
     pub(crate) created_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cancelled_at: Option<String>,
+    /// What a warehouse has said, if it has: `reserved` or `back_ordered`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reservation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reserved_at: Option<String>,
 }
 
 /// The columns of an order, in the order of its fields.
-pub(crate) type OrderRow = (String, String, String, i64, String, Option<String>);
+pub(crate) type OrderRow = (
+    String,
+    String,
+    String,
+    i64,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+);
 
 impl From<OrderRow> for Order {
-    fn from((id, owner, sku, quantity, created_at, cancelled_at): OrderRow) -> Self {
+    fn from(row: OrderRow) -> Self {
+        let (id, owner, sku, quantity, created_at, cancelled_at, reservation, reserved_at) = row;
         Self {
             id,
             owner,
@@ -54,6 +69,8 @@ impl From<OrderRow> for Order {
             quantity,
             created_at,
             cancelled_at,
+            reservation,
+            reserved_at,
         }
     }
 }

@@ -42,6 +42,8 @@ impl Orders {
             quantity: new.quantity,
             created_at: rfc3339(tx.now().await?),
             cancelled_at: None,
+            reservation: None,
+            reserved_at: None,
         };
         let insert = "
             INSERT INTO orders (id, tenant, owner, sku, quantity, created_at)
@@ -76,7 +78,7 @@ impl Orders {
         let hold = "
             UPDATE orders SET owner = owner
             WHERE id = $1 AND tenant = $2 AND owner = $3
-            RETURNING id, owner, sku, quantity, created_at, CAST(NULL AS TEXT)";
+            RETURNING id, owner, sku, quantity, created_at, CAST(NULL AS TEXT), CAST(NULL AS TEXT), CAST(NULL AS TEXT)";
         let row: Option<OrderRow> = sqlx::query_as(hold)
             .bind(&id)
             .bind(owner.tenant())
@@ -123,9 +125,10 @@ impl Orders {
     #[query("orders.list", route = "GET /orders")]
     pub(crate) async fn list(&self, db: &Pool<Db>, owner: &Owner) -> Result<OrderList, Failure> {
         let select = "
-            SELECT id, owner, sku, quantity, created_at, cancelled_at
+            SELECT id, owner, sku, quantity, created_at, cancelled_at, state, reserved_at
             FROM orders
-            LEFT JOIN cancellations ON order_id = id
+            LEFT JOIN cancellations ON cancellations.order_id = id
+            LEFT JOIN warehouse_reservations ON warehouse_reservations.order_id = id
             WHERE tenant = $1 AND owner = $2
             ORDER BY created_at DESC, id DESC
             LIMIT $3";
@@ -144,9 +147,10 @@ impl Orders {
     #[query("orders.show", route = "GET /orders/{id}")]
     pub(crate) async fn show(&self, db: &Pool<Db>, owner: &Owner, id: Uuid) -> Result<ShownOrder, Failure> {
         let select = "
-            SELECT id, owner, sku, quantity, created_at, cancelled_at
+            SELECT id, owner, sku, quantity, created_at, cancelled_at, state, reserved_at
             FROM orders
-            LEFT JOIN cancellations ON order_id = id
+            LEFT JOIN cancellations ON cancellations.order_id = id
+            LEFT JOIN warehouse_reservations ON warehouse_reservations.order_id = id
             WHERE id = $1 AND tenant = $2 AND owner = $3";
         let row: Option<OrderRow> = sqlx::query_as(select)
             .bind(id.to_string())

@@ -10,10 +10,10 @@ pub(crate) mod open;
 /// The database this copy is compiled for.
 pub(crate) type Db = sqlx::Postgres;
 
-/// Counts those of the shop's tables that are there.
+/// Counts those of the tables in an array of JSON that are there.
 const COUNT_TABLES: &str = "
     SELECT count(*)
-    FROM (VALUES ('orders'), ('payments'), ('cancellations'), ('stock'), ('reservations'), ('lab_clock')) AS shop (name)
+    FROM json_array_elements_text(CAST($1 AS json)) AS wanted (name)
     WHERE to_regclass(name) IS NOT NULL";
 
 /// Makes this transaction the only one that creates tables. Two CREATE TABLE IF NOT EXISTS at once may both find nothing,
@@ -29,5 +29,6 @@ fn whereabouts(options: &PgConnectOptions) -> Whereabouts {
         client: format!("psql -h {host} -p {port} -U {user} -d {database} -c"),
         records: "steadfast.idempotency_records",
         messages: "steadfast.outbox_messages",
+        inbox: "steadfast.inbox",
     }
 }

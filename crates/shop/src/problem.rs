@@ -55,6 +55,19 @@ pub(crate) async fn not_in_a_worker() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
+/// For paths of a warehouse that are the shop's.
+pub(crate) async fn not_in_a_warehouse() -> Problem {
+    let detail =
+        "this is a warehouse, which sells nothing; it has /stock, /livez, /readyz and /metrics, and /lab with --lab";
+    Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+}
+
+/// For the stock of a shop that keeps none.
+pub(crate) async fn stock_elsewhere() -> Problem {
+    let detail = "the stock of this shop is kept by a warehouse; ask that: GET /stock";
+    Problem::new(StatusCode::NOT_FOUND, "stock_elsewhere", detail)
+}
+
 /// For paths it has, with a method they do not.
 pub(crate) async fn no_such_method() -> Problem {
     let detail = "this path does not take this method; the header Allow names those it takes";

@@ -113,6 +113,8 @@ mod tests {
             quantity: 2,
             created_at: "2026-11-16T08:00:00.000Z".into(),
             cancelled_at: None,
+            reservation: None,
+            reserved_at: None,
         }
     }
 

@@ -17,10 +17,13 @@ pub(crate) type Db = sqlx::Sqlite;
 /// Where the shop keeps its things when nobody says otherwise.
 pub(crate) const DEFAULT_URL: &str = "sqlite://.steadfast/shop.db";
 
-/// Counts those of the shop's tables that are there.
+/// Where a warehouse keeps its.
+pub(crate) const DEFAULT_WAREHOUSE_URL: &str = "sqlite://.steadfast/warehouse.db";
+
+/// Counts those of the tables in an array of JSON that are there.
 const COUNT_TABLES: &str = "
     SELECT count(*) FROM sqlite_schema
-    WHERE type = 'table' AND name IN ('orders', 'payments', 'cancellations', 'stock', 'reservations', 'lab_clock')";
+    WHERE type = 'table' AND name IN (SELECT value FROM json_each($1))";
 
 /// Makes this transaction the only one that creates tables: on SQLite every writer is alone already.
 const BE_ALONE: &str = "SELECT 1";
@@ -48,5 +51,6 @@ fn whereabouts(options: &SqliteConnectOptions) -> Whereabouts {
         client: format!("sqlite3 -box {file}"),
         records: "steadfast_idempotency_records",
         messages: "steadfast_outbox_messages",
+        inbox: "steadfast_inbox",
     }
 }

@@ -1,5 +1,8 @@
 //! The stock: what is there, and for whom it is kept. It changes by reactions only, each in one transaction with its
 //! delivery, so that every order takes its pieces once.
+//!
+//! A shop keeps its own, or a warehouse does, in another process with another database. The reactions are the same: the events come
+//! from the shop's own outbox there, and from a broker here.
 
 use std::sync::Arc;
 
@@ -7,12 +10,22 @@ use serde::{Deserialize, Serialize};
 use sqlx::Pool;
 use steadfast::{Failure, Tx, rfc3339};
 
-use crate::events::{OrderCancelled, OrderPlaced};
+use crate::events::{OrderCancelled, OrderPlaced, StockReserved};
 use crate::lab::{self, Lab};
 use crate::orders::LIST_LENGTH_MAX;
 
 pub(crate) struct Stock {
+    pub(crate) keeper: Keeper,
     pub(crate) lab: Option<Arc<Lab>>,
+}
+
+/// Who keeps it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// The orders are in the same database.
+    Shop,
+    /// All that is known of an order is what was told, and what is reserved is told in turn.
+    Warehouse,
 }
 
 #[steadfast::service(db = [Sqlite, Postgres])]
@@ -39,9 +52,18 @@ impl Stock {
                 .bind(&event.sku)
                 .bind(event.quantity)
                 .bind(state)
-                .bind(created_at)
+                .bind(&created_at)
                 .execute(tx.db())
                 .await?;
+            if self.keeper == Keeper::Warehouse {
+                tx.publish(&StockReserved {
+                    order_id: event.order_id.clone(),
+                    sku: event.sku.clone(),
+                    quantity: event.quantity,
+                    state: state.to_owned(),
+                    reserved_at: created_at,
+                })?;
+            }
         }
         lab::after_reaction(self.lab.as_ref(), tx.event(), Some(&event.sku)).await
     }
@@ -50,6 +72,11 @@ impl Stock {
     #[on(OrderCancelled, retry(retries = 5, backoff = exponential("200ms"), cap = "30s"))]
     pub(crate) async fn release(&self, tx: &mut Tx<Db>, event: &OrderCancelled) -> Result<(), Failure> {
         self.hold(tx, &event.order_id).await?;
+        if self.keeper == Keeper::Warehouse {
+            let cancelled_at = rfc3339(tx.now().await?);
+            let note = sqlx::query("UPDATE known_orders SET cancelled_at = $2 WHERE id = $1");
+            note.bind(&event.order_id).bind(cancelled_at).execute(tx.db()).await?;
+        }
         let put_back = "
             UPDATE stock SET on_hand = on_hand + kept.quantity
             FROM reservations AS kept
@@ -63,6 +90,15 @@ impl Stock {
     /// Holds an order until the end, so that it is reserved before it is released or the other way round, and says whether it
     /// was cancelled. Each target hears of an order in order, but two targets do not wait for each other.
     async fn hold(&self, tx: &mut Tx<Db>, order_id: &str) -> Result<bool, Failure> {
+        if self.keeper == Keeper::Warehouse {
+            // Whoever hears of it first makes it known, so that there is something to hold.
+            let hold = "
+                INSERT INTO known_orders (id) VALUES ($1)
+                ON CONFLICT (id) DO UPDATE SET id = excluded.id
+                RETURNING cancelled_at";
+            let cancelled_at: Option<String> = sqlx::query_scalar(hold).bind(order_id).fetch_one(tx.db()).await?;
+            return Ok(cancelled_at.is_some());
+        }
         let hold = "UPDATE orders SET owner = owner WHERE id = $1";
         sqlx::query(hold).bind(order_id).execute(tx.db()).await?;
         let select = "SELECT EXISTS (SELECT 1 FROM cancellations WHERE order_id = $1)";

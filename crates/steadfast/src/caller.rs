@@ -4,6 +4,7 @@ use std::future::Future;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use crate::audit::AuditEntry;
 use crate::command::{
@@ -11,6 +12,7 @@ use crate::command::{
 };
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::job::{CallerEnqueue, Job};
 use crate::outbox::{Event, NewMessage, Origin, Published};
 use crate::steadfast::Steadfast;
 use crate::store::{self, Begun, Database, Settlement, Store};
@@ -86,7 +88,7 @@ impl<'c, Db: Database> Caller<'c, Db> {
             caller: self,
             wish: Wish {
                 operation,
-                value: key,
+                value: key.into(),
                 ..Wish::default()
             },
             options: CommandOptions::default(),
@@ -119,7 +121,6 @@ impl<'c, Db: Database> Caller<'c, Db> {
     /// # Errors
     /// SF024 if the connection is in no transaction, SF032 if the event cannot be published.
     pub async fn publish<E: Event>(self, event: &E) -> Result<Published<Db>> {
-        self.check()?;
         if E::IN_PROCESS {
             return Err(Error::new(
                 Code::EventInvalid,
@@ -130,6 +131,26 @@ impl<'c, Db: Database> Caller<'c, Db> {
                 ),
             ));
         }
+        let steadfast = self.steadfast.clone();
+        let id = self.write(|origin| NewMessage::of(event, origin)).await?;
+        Ok(Published::new(id, steadfast))
+    }
+
+    /// Writes a job that commits with your transaction. It is run soon after, and at once if you call [`Enqueued::wake`](crate::Enqueued::wake) then.
+    ///
+    /// # Errors
+    /// SF024 if the connection is in no transaction, SF032 if the job cannot be enqueued.
+    pub fn enqueue<J: Job>(self, job: &'c J) -> CallerEnqueue<'c, Db, J> {
+        CallerEnqueue::new(self, job)
+    }
+
+    pub(crate) fn steadfast(&self) -> &Steadfast<Db> {
+        self.steadfast
+    }
+
+    /// Writes a message in the caller's transaction.
+    pub(crate) async fn write(self, write: impl FnOnce(&Origin) -> Result<NewMessage>) -> Result<Uuid> {
+        self.check()?;
         let mut origin = Origin::of(self.steadfast.own_source().clone());
         if let Some(id) = self.correlation_id {
             origin.set_correlation_id(id)?;
@@ -137,7 +158,7 @@ impl<'c, Db: Database> Caller<'c, Db> {
         if let Some(traceparent) = self.traceparent {
             origin.set_traceparent(traceparent)?;
         }
-        let message = NewMessage::of(event, &origin)?;
+        let message = write(&origin)?;
         let id = message.id;
         self.steadfast
             .ask("is there a transaction")
@@ -148,7 +169,7 @@ impl<'c, Db: Database> Caller<'c, Db> {
             .ask("publish")
             .publish_as_guest(self.conn, &[message], offset)
             .await?;
-        Ok(Published::new(id, self.steadfast.clone()))
+        Ok(id)
     }
 
     fn check(&self) -> Result<()> {

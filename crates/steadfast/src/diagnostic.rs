@@ -99,6 +99,20 @@ impl Diagnostic {
                           are stored under the name of their target, by default the service's and the method's (`stock.reserve`): no \
                           two reactions have the same, and `name = \"..\"` gives another.",
         },
+        Diagnostic {
+            code: "SF017",
+            title: "a job is not declared as it can be stored",
+            explanation: "A job is a struct or an enum of owned, concrete types with `#[job(\"receipt.send\")]`: a name of 1 to 100 \
+                          lower-case letters, digits, `_` and `-`, in parts with a dot between them. Its version is counted from 1, \
+                          and `#[redact]` stands on fields with a name.",
+        },
+        Diagnostic {
+            code: "SF018",
+            title: "the handler of a job does not have the right shape",
+            explanation: "It is `#[job(SendReceipt)] async fn name(&self, tx: &mut Tx<Db>, job: SendReceipt) -> Result<(), E>`, or takes \
+                          `cx: &JobCx<Db>` instead of the transaction to call others; the job may be `&SendReceipt`. A job has one \
+                          handler in a process, and is stored under the name of its type.",
+        },
     ];
 }
 

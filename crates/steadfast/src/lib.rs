@@ -27,6 +27,7 @@
 //! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source |
 //! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
+//! | `schedule` | [`Cron`] and [`Every`]: when something is due again, in a time zone; the zones are compiled in |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
     not(all(
@@ -40,6 +41,7 @@
         feature = "rabbitmq",
         feature = "redis",
         feature = "push",
+        feature = "schedule",
         feature = "testing"
     )),
     allow(
@@ -56,12 +58,16 @@ mod lease;
 mod queue;
 mod outbox;
 mod inbox;
+mod job;
 mod to_the_end;
 mod caller;
+mod registry;
 mod page;
 mod audit;
 mod failure;
 mod retry;
+#[cfg(feature = "schedule")]
+mod schedule;
 pub mod breaker;
 mod broker;
 mod error;
@@ -114,6 +120,10 @@ pub use failure::rules::{CLASSIFICATION, Rule};
 pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
+pub use job::{
+    CallerEnqueue, Enqueue, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp, JobPage, JobState, ListedJob,
+    LookedJob,
+};
 pub use outbox::{
     Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,
     Published, Raised, Reaction, SinkTarget,
@@ -128,6 +138,8 @@ pub use purge::{Expired, Purged, Walked};
 #[cfg(feature = "push")]
 pub use push::{Push, PushTarget, Pushes, StreamName};
 pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Retrying};
+#[cfg(feature = "schedule")]
+pub use schedule::{Cron, Due, Every, Missed, Timing};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};
 #[cfg(feature = "axum")]
@@ -185,7 +197,8 @@ pub use sqlx;
 #[cfg(feature = "testing")]
 pub use steadfast_macros::test;
 
-/// Declares commands, queries and reactions in an `impl` block: callable from Rust, mounted over HTTP, registered for events.
+/// Declares commands, queries, reactions and jobs in an `impl` block: callable from Rust, mounted over HTTP, registered for events and
+/// for what was enqueued.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -322,6 +335,63 @@ pub use steadfast_macros::test;
 ///
 /// A value that is only known at run time is an expression, in which `self` is the service: `concurrency = self.workers`.
 ///
+/// # Jobs
+///
+/// A method with `#[job(..)]` runs a [`Job`]. `on(&sf)` registers it, too.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use steadfast::sqlx::{self, Sqlite};
+/// use steadfast::{Failure, Job, JobCx, Steadfast, Tx};
+///
+/// #[derive(Serialize, Deserialize, Job)]
+/// #[job("receipt.send")]
+/// pub struct SendReceipt { order_id: i64 }
+///
+/// #[derive(Serialize, Deserialize, Job)]
+/// #[job("books.close_month")]
+/// pub struct CloseMonth { month: u32 }
+///
+/// pub struct Office;
+/// # async fn send_mail(_key: &str, _order: i64) -> Result<(), Failure> { Ok(()) }
+///
+/// #[steadfast::service(db = [Sqlite, Postgres])]
+/// impl Office {
+///     /// What it writes and the end of the job commit together: once.
+///     #[job(CloseMonth, retry(retries = 10, backoff = exponential("1s"), cap = "1h"))]
+///     async fn close(&self, tx: &mut Tx<Db>, job: CloseMonth) -> Result<(), Failure> {
+///         sqlx::query("INSERT INTO closed (month) VALUES ($1)").bind(i64::from(job.month)).execute(tx.db()).await?;
+///         Ok(())
+///     }
+///
+///     /// A call to others, outside a transaction, at least once: with the key that stays the same.
+///     #[job(SendReceipt, concurrency = 8, time_limit = "30s")]
+///     async fn send(&self, cx: &JobCx<Db>, job: &SendReceipt) -> Result<(), Failure> {
+///         send_mail(cx.key(), job.order_id).await
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> steadfast::Result<()> {
+/// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+/// # sf.transact(async |tx| {
+/// #     sqlx::query("CREATE TABLE closed (month INTEGER NOT NULL)").execute(tx.db()).await?;
+/// #     Ok(())
+/// # }).await?;
+/// Office.on(&sf);
+/// sf.transact(async |tx| {
+///     tx.enqueue(&CloseMonth { month: 11 }).await?;
+///     tx.enqueue(&SendReceipt { order_id: 1 }).await?;
+///     Ok(())
+/// }).await?;
+/// assert_eq!(sf.drain().await?, 2); // in a test; a service calls `sf.serve(..)` or `sf.dispatch()`
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It has the shape of a reaction, with `cx: &`[`JobCx`]`<Db>` for calls to others. Its options are `retry(..)`, `lease`, `concurrency`
+/// and `time_limit`, as above. The name that is stored is the job's own, so methods may be renamed.
+///
 /// # Mistakes
 ///
 /// They are said by the compiler, at their place, with a code that is listed in [`Diagnostic::ALL`]:
@@ -383,6 +453,45 @@ pub use steadfast_macros::service;
 /// ```
 #[cfg(feature = "service")]
 pub use steadfast_macros::Event;
+
+/// Makes a struct or an enum a [`Job`](trait@Job): work that is to be done later, under a stored name.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use steadfast::Job;
+///
+/// #[derive(Serialize, Deserialize, Job)]
+/// #[job("receipt.send", version = 2)]
+/// struct SendReceipt {
+///     order_id: u64,
+///     #[redact]
+///     email: String,
+/// }
+///
+/// assert_eq!((SendReceipt::NAME, SendReceipt::VERSION), ("receipt.send", 2));
+/// assert_eq!(SendReceipt::REDACTED, ["email"]);
+/// ```
+///
+/// The name comes first, and is all that is needed: 1 to 100 lower-case letters, digits, `_` and `-`, in parts with a dot between
+/// them. It is stored with each job, so it stays when the type is renamed. Then, in any order:
+///
+/// | option | is | without it |
+/// |---|---|---|
+/// | `version = 2` | [`VERSION`](Job::VERSION): raise it when the JSON means something else | `1` |
+/// | `crate = reliable` | the path of steadfast, where it has another name | `::steadfast` |
+///
+/// `#[redact]` on a field puts its member in JSON on the list of [`REDACTED`](Job::REDACTED), by the name that serde gives it.
+///
+/// What cannot be a job is refused at its place, with a code and what to write instead:
+///
+/// ```compile_fail
+/// # use serde::{Deserialize, Serialize};
+/// #[derive(Serialize, Deserialize, steadfast::Job)]
+/// #[job("SendReceipt")] // SF017: "SendReceipt" has 'S' in it; write ..
+/// struct SendReceipt;
+/// ```
+#[cfg(feature = "service")]
+pub use steadfast_macros::Job;
 
 /// A [`RetryPolicy`] as people write it, checked by the compiler. A constant expression.
 ///

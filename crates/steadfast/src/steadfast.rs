@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sqlx::Pool;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -22,6 +23,7 @@ use crate::command::{
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::inbox::Sources;
+use crate::job::Workers;
 use crate::outbox::{self, Dispatcher, Gauges, OutboxStats, Reactions, stats};
 use crate::queue::wake::Wake;
 use crate::queue::{Health, WorkId, WorkPoint};
@@ -93,9 +95,12 @@ struct Inner<Db: Database> {
     in_flight: InFlight,
     breakers: Breakers,
     reactions: Reactions<Db>,
+    workers: Workers<Db>,
     sources: Sources,
     dispatcher: Dispatcher,
     dispatching: Health,
+    /// Connections of the pool that handlers of leased rows may have at once; `None`: they take turns, and need none.
+    places: Option<Arc<Semaphore>>,
     wake: Wake,
     tasks: TaskTracker,
     stopping: CancellationToken,
@@ -340,6 +345,10 @@ impl<Db: Database> Steadfast<Db> {
         &self.0.reactions
     }
 
+    pub(crate) fn workers(&self) -> &Workers<Db> {
+        &self.0.workers
+    }
+
     pub(crate) fn sources(&self) -> &Sources {
         &self.0.sources
     }
@@ -349,6 +358,11 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     /// How the engine of this process is doing.
+    /// Waits until a handler of a leased row may take a connection of the pool. Half of it is left to everybody else.
+    pub(crate) async fn place_in_pool(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.places.clone()?.acquire_owned().await.ok()
+    }
+
     pub(crate) fn dispatching(&self) -> &Health {
         &self.0.dispatching
     }
@@ -521,6 +535,10 @@ fn check_retention(what: &str, retention: impl ReadDuration) -> Result<Duration>
 }
 
 /// A name that no other instance has.
+fn half_of<Db: Database>(pool: &Pool<Db>) -> usize {
+    (pool.options().get_max_connections() as usize / 2).max(1)
+}
+
 fn random_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     let (one, other) = (RandomState::new().hash_one(0), RandomState::new().hash_one(1));
@@ -698,9 +716,11 @@ impl<Db: Database> Builder<Db> {
             in_flight: InFlight::new(),
             breakers: Breakers::default(),
             reactions: Reactions::default(),
+            workers: Workers::default(),
             sources: Sources::default(),
             dispatcher: self.dispatcher,
             dispatching: Health::default(),
+            places: Db::Store::NEEDS_ANNOUNCEMENTS.then(|| Arc::new(Semaphore::new(half_of(&self.pool)))),
             wake: Wake::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),

@@ -4,7 +4,7 @@
 //! through the [`metrics`] facade; with the feature `prometheus`, [`install_prometheus`] puts a recorder behind it.
 
 use std::any::Any;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use metrics::{Counter, counter, gauge, histogram};
 use tracing::Span;
@@ -17,7 +17,7 @@ use crate::command::execute::Executed;
 use crate::error::{Error, Result};
 use crate::outbox::{EventCx, KindStats};
 use crate::purge::Expired;
-use crate::queue::Claimed;
+use crate::queue::{Claimed, Row};
 
 /// Commands that ended, by `operation` and `outcome` (`committed`, `failed`, `replayed`, or an SF code).
 pub const COMMANDS_TOTAL: &str = "steadfast_commands_total";
@@ -36,8 +36,8 @@ pub const GROUPS_TOTAL: &str = "steadfast_groups_total";
 /// Messages that were deleted since nobody waited for them any more.
 pub const MESSAGES_PURGED_TOTAL: &str = "steadfast_messages_purged_total";
 
-/// Attempts to deliver that ended, by `kind` and `result`: `delivered`, `skipped`, `retried` (it failed, and is tried again),
-/// `dead`, or `lost` (others had taken it over).
+/// Attempts to deliver that ended, by `kind` and `result`: `delivered` or, for jobs, `completed`, `skipped`, `retried` (it failed,
+/// and is tried again), `dead`, or `lost` (others had taken it over).
 pub const DELIVERIES_TOTAL: &str = "steadfast_deliveries_total";
 /// How long it took from when a delivery was due, which is the commit of its message unless that says later, to the first start
 /// of its handler, by `kind`.
@@ -247,13 +247,18 @@ pub(crate) fn breakers_shared(shared: &Result<()>) {
     }
 }
 
-pub(crate) fn work_span(claimed: &Claimed) -> Span {
-    let Claimed { lease, message, .. } = claimed;
+/// Rows of one kind are worked on. Several of them have one span, and are events in it: each says what it belongs to.
+pub(crate) fn work_span(rows: &[Row]) -> Span {
+    let [row] = rows else {
+        let kind = rows.first().map(|row| &*row.claimed.lease.kind);
+        return tracing::info_span!("work", kind, rows = rows.len());
+    };
+    let Claimed { lease, message, .. } = &*row.claimed;
     tracing::info_span!(
         "work",
         kind = &*lease.kind,
         item = %lease.item,
-        attempt = claimed.attempt,
+        attempt = row.claimed.attempt,
         event_type = &*message.event_type,
         correlation_id = message.origin.correlation_id.as_deref(),
         traceparent = message.origin.traceparent.as_deref(),
@@ -272,9 +277,18 @@ pub(crate) fn message_span(cx: &EventCx) -> Span {
     )
 }
 
-/// The handler of a delivery starts, for the first time.
-pub(crate) fn delivery_starts(kind: &str, lag: Duration) {
-    histogram!(DELIVERY_LAG_SECONDS, "kind" => kind.to_owned()).record(lag.as_secs_f64());
+/// The handler of deliveries of one kind starts; those for which it is the first time are counted.
+pub(crate) fn deliveries_start(rows: &[Row]) {
+    let mut first = rows.iter().filter(|row| row.claimed.attempt == 1).peekable();
+    let Some(row) = first.peek() else { return };
+    let (lags, now) = (
+        histogram!(DELIVERY_LAG_SECONDS, "kind" => row.claimed.lease.kind.to_string()),
+        Instant::now(),
+    );
+    for row in first {
+        let lag = row.claimed.due_for + now.duration_since(row.asked_at);
+        lags.record(lag.as_secs_f64());
+    }
 }
 
 /// Attempts to deliver have ended.
@@ -346,8 +360,33 @@ pub(crate) fn source_is_away(server: &str, why: &str) {
     );
 }
 
+pub(crate) fn source_is_stuck(server: &str, why: &str) {
+    tracing::error!(
+        server,
+        why,
+        "a source has a message that cannot be received, nor can those with it and behind it; take it away there"
+    );
+}
+
 pub(crate) fn source_is_back(server: &str) {
     tracing::info!(server, "messages are received from a source again");
+}
+
+pub(crate) fn dead_letters_are_away(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "a broker does not take a dead letter; it is in the database, its copy waits, and is sent again"
+    );
+}
+
+pub(crate) fn dead_letters_are_back(server: &str) {
+    tracing::info!(server, "a broker takes dead letters again");
+}
+
+/// A message that the database does not take as it is. It has failed on its own, and is stored in a form that every database takes.
+pub(crate) fn message_set_apart(source: &str, item: &Uuid, error: &Error) {
+    tracing::error!(source, %item, %error, "the database has refused a message: it is set apart as a dead letter");
 }
 
 /// The database does not answer a source: what was received waits, and is not acknowledged.

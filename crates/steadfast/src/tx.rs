@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
@@ -12,6 +13,7 @@ use crate::clock::{Offset, Timestamp};
 use crate::command::{AsyncOnce, AsyncSave, Key};
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
+use crate::job::{Enqueue, Job, JobCx, JobId};
 use crate::lease::Lease;
 use crate::outbox::{Aggregate, Event, EventCx, MessageId, NewMessage, Origin, Publications};
 use crate::steadfast::Steadfast;
@@ -36,6 +38,7 @@ pub struct Tx<Db: Database> {
     /// What the events that are published here belong to.
     origin: Origin,
     event: Option<EventCx>,
+    job: Option<Arc<JobCx<Db>>>,
     /// Whether the transaction has ended, so that others may have the connection.
     is_ended: bool,
     /// Cancelled when what became of the transaction is no longer ours to decide.
@@ -54,6 +57,7 @@ impl<Db: Database> Tx<Db> {
             began: None,
             published: Publications::default(),
             event: None,
+            job: None,
             is_ended: false,
             ended: CancellationToken::new(),
             runtime: Handle::try_current().ok(),
@@ -73,6 +77,17 @@ impl<Db: Database> Tx<Db> {
     /// The delivery that runs in this transaction, if it is a reaction's.
     pub fn event(&self) -> Option<&EventCx> {
         self.event.as_ref()
+    }
+
+    /// The job that runs in this transaction, if it is one.
+    pub fn job(&self) -> Option<&JobCx<Db>> {
+        self.job.as_deref()
+    }
+
+    /// What is published and enqueued here was brought about by this job.
+    pub(crate) fn belongs_to_job(&mut self, cx: Arc<JobCx<Db>>) {
+        self.origin.follow(cx.message());
+        self.job = Some(cx);
     }
 
     /// What is published here was brought about by this delivery.
@@ -119,6 +134,34 @@ impl<Db: Database> Tx<Db> {
     pub fn publish<E: Event>(&mut self, event: &E) -> Result<MessageId> {
         let message = NewMessage::of(event, &self.origin.or_command(self.key.as_ref()))?;
         self.published.add(message, E::IN_PROCESS)
+    }
+
+    /// Enqueues a job: it is written with the end of this transaction, in the same statement, and run after it. If nothing is
+    /// committed, nobody ever hears of it. What was enqueued in a [`savepoint`](Self::savepoint) that fails goes with it.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use steadfast::{Failure, Job, SqliteTx};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct SendReceipt { order_id: i64 }
+    /// # impl Job for SendReceipt { const NAME: &'static str = "receipt.send"; }
+    /// async fn place(tx: &mut SqliteTx, order_id: i64) -> Result<(), Failure> {
+    ///     tx.enqueue(&SendReceipt { order_id }).delay("10m").await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// SF032 if the job is too large, cannot be written as JSON, is due more than ten years ahead, or is one too many.
+    pub fn enqueue<'t, J: Job>(&'t mut self, job: &'t J) -> Enqueue<'t, Db, J> {
+        Enqueue::new(self, job)
+    }
+
+    pub(crate) fn add_job(&mut self, write: impl FnOnce(&Origin) -> Result<NewMessage>) -> Result<JobId> {
+        let message = write(&self.origin.or_command(self.key.as_ref()))?;
+        let id = JobId::of(message.id);
+        self.published.add(message, false)?;
+        Ok(id)
     }
 
     /// Saves an aggregate, and then publishes what it has raised. If saving fails, the aggregate keeps its events.

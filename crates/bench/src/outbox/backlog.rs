@@ -6,6 +6,7 @@ use std::sync::Arc;
 use steadfast::Steadfast;
 
 use super::place::{Ground, Hearing, Place, drainer, fill};
+use crate::command::order::ORDER;
 use crate::error::Result;
 use crate::measure::{Case, Ready, Series, Stage};
 use crate::options::OutboxOptions;
@@ -62,14 +63,14 @@ impl<P: Place> Table<P> {
         progress.prepare(0.0, &format!("writing {finished} finished deliveries"));
         self.place.fill_history(finished).await?;
         progress.prepare(0.0, &format!("publishing {pending} events"));
-        fill(&self.publisher, pending).await?;
+        fill(&self.publisher, &ORDER, pending).await?;
         self.place.put_half_off().await
     }
 }
 
 /// What is claimed in the slice is published before it, so that the table stays as large as it was.
 async fn get_ready<P: Place>(table: Arc<Table<P>>) -> Result<Ready> {
-    fill(&table.publisher, table.deliveries).await?;
+    fill(&table.publisher, &ORDER, table.deliveries).await?;
     table.place.tidy().await?;
     drainer(&table.place, Hearing::Outside, table.deliveries).await
 }

@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use steadfast::Steadfast;
 
 use super::place::{Ground, Hearing, Place, drainer, fill};
+use crate::command::order::ORDER;
 use crate::error::Result;
 use crate::measure::{Aim, Called, Case, Ready, Series, Stage};
 use crate::options::Database;
@@ -70,7 +71,7 @@ async fn prepare<G: Ground>(ground: G, deliveries: usize) -> Result<Stage> {
 
 async fn ours<P: Place>(drain: Arc<Drain<P>>, hearing: Hearing, deliveries: usize) -> Result<Ready> {
     drain.place.tidy().await?;
-    fill(&drain.publisher, deliveries).await?;
+    fill(&drain.publisher, &ORDER, deliveries).await?;
     drainer(&drain.place, hearing, deliveries).await
 }
 

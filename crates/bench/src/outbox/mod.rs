@@ -5,14 +5,14 @@
 //! down. All of it is the same on both databases; what differs is in [`postgres`] and [`sqlite`]. Beyond the process, and on
 //! PostgreSQL alone: [`broker`] and [`push`].
 
-mod place;
-mod postgres;
-mod sqlite;
+pub(crate) mod place;
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
 mod publish;
 mod latency;
 mod drain;
 mod backlog;
-mod broker;
+pub(crate) mod broker;
 pub(crate) mod push;
 
 use crate::error::Result;

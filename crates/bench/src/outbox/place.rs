@@ -10,7 +10,7 @@ use steadfast::{Dispatcher, Event, EventCx, Failure, Steadfast, Tx};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::command::order::{ORDER, Order};
+use crate::command::order::Order;
 use crate::error::{Context, Result};
 use crate::measure::{Called, Ready};
 use crate::meter::Meter;
@@ -23,14 +23,14 @@ const EVENTS_AT_ONCE: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The one target of all events.
-pub(super) const TARGET: &str = "bench.hear";
+pub(crate) const TARGET: &str = "bench.hear";
 
 impl Event for Order {
     const TYPE: &'static str = "order.placed";
 }
 
 /// A server, or a directory: where databases of our own can be made.
-pub(super) trait Ground: Clone + Send + Sync + 'static {
+pub(crate) trait Ground: Clone + Send + Sync + 'static {
     type Place: Place;
 
     const DATABASE: Database;
@@ -45,7 +45,7 @@ pub(super) trait Ground: Clone + Send + Sync + 'static {
 }
 
 /// A database of ours.
-pub(super) trait Place: Send + Sync + 'static {
+pub(crate) trait Place: Send + Sync + 'static {
     type Db: steadfast::Database;
 
     fn pool(&self) -> &Pool<Self::Db>;
@@ -56,8 +56,11 @@ pub(super) trait Place: Send + Sync + 'static {
     /// What the database does by itself from time to time, now: so that it does not happen while something is measured.
     fn tidy(&self) -> impl Future<Output = Result<()>> + Send;
 
-    /// The business of a command: one INSERT.
-    fn place_order(tx: &mut Tx<Self::Db>) -> impl Future<Output = Result<i64, Failure>> + Send;
+    /// The business of a command, or of a message: one INSERT.
+    fn place_order(tx: &mut Tx<Self::Db>, order: &Order) -> impl Future<Output = Result<i64, Failure>> + Send;
+
+    /// How many orders there are.
+    fn count_orders(&self) -> impl Future<Output = Result<i64>> + Send;
 
     /// Fills the hand-written outbox.
     fn fill_by_hand(&self, deliveries: usize) -> impl Future<Output = Result<()>> + Send;
@@ -92,14 +95,14 @@ pub(super) trait Place: Send + Sync + 'static {
     }
 }
 
-/// Publishes so many events, as any process does.
-pub(super) async fn fill<Db: steadfast::Database>(sf: &Steadfast<Db>, deliveries: usize) -> Result<()> {
+/// Publishes so many events about such an order, as any process does.
+pub(crate) async fn fill<Db: steadfast::Database>(sf: &Steadfast<Db>, order: &Order, deliveries: usize) -> Result<()> {
     let mut left = deliveries;
     while left > 0 {
         let count = left.min(EVENTS_AT_ONCE);
         let publishing = sf.transact(async move |tx| {
             for _ in 0..count {
-                tx.publish(&*ORDER)?;
+                tx.publish(order)?;
             }
             Ok(())
         });
@@ -118,24 +121,37 @@ pub(super) enum Hearing {
 
 /// Counts deliveries until there were enough.
 #[derive(Default)]
-pub(super) struct Count {
+pub(crate) struct Count {
     heard: AtomicUsize,
     wanted: usize,
     enough: Notify,
 }
 
 impl Count {
-    pub(super) fn until(wanted: usize) -> Self {
+    pub(crate) fn until(wanted: usize) -> Self {
         Self {
             wanted,
             ..Self::default()
         }
     }
 
-    pub(super) fn hear(&self) {
-        if self.heard.fetch_add(1, Ordering::Relaxed) + 1 == self.wanted {
+    pub(crate) fn hear(&self) {
+        self.hear_of(1);
+    }
+
+    /// So many at once.
+    pub(crate) fn hear_of(&self, more: usize) {
+        let before = self.heard.fetch_add(more, Ordering::Relaxed);
+        if before < self.wanted && before + more >= self.wanted {
             self.enough.notify_one();
         }
+    }
+
+    /// Waits until there were enough, and says how many.
+    pub(crate) async fn enough(&self) -> Result<usize> {
+        let enough = timeout(PATIENCE, self.enough.notified()).await;
+        enough.context("some deliveries never came")?;
+        Ok(self.heard.load(Ordering::Relaxed))
     }
 }
 
@@ -159,13 +175,12 @@ pub(super) async fn drainer<P: Place>(place: &P, hearing: Hearing, deliveries: u
 }
 
 /// Dispatches until this was counted.
-pub(super) fn draining<Db: steadfast::Database>(sf: Steadfast<Db>, count: Arc<Count>) -> Ready {
+pub(crate) fn draining<Db: steadfast::Database>(sf: Steadfast<Db>, count: Arc<Count>) -> Ready {
     let draining = async move {
         let began = Instant::now();
         let dispatcher = sf.clone();
         let dispatching = tokio::spawn(async move { dispatcher.dispatch().await });
-        let enough = timeout(PATIENCE, count.enough.notified()).await;
-        enough.context("some deliveries never came")?;
+        count.enough().await?;
         sf.stop();
         let ended = dispatching.await.context("the dispatcher broke down")?;
         ended.context("dispatching")?;

@@ -13,7 +13,8 @@ use crate::meter::Meter;
 use crate::options::Database;
 use crate::server::{Scratch, Server};
 
-/// The business table, and the outbox that people write by hand: messages, and a row for each target that has to hear of one.
+/// The business table, the outbox that people write by hand (messages, and a row for each target that has to hear of one), and the
+/// inbox that they write: which consumer has handled which message.
 const TABLES: &str = "
     CREATE TABLE orders (
         id       bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -34,7 +35,13 @@ const TABLES: &str = "
         visible_at timestamptz NOT NULL DEFAULT now(),
         PRIMARY KEY (message, target)
     );
-    CREATE INDEX ON outbox_deliveries (target, visible_at)";
+    CREATE INDEX ON outbox_deliveries (target, visible_at);
+    CREATE TABLE handled_messages (
+        consumer   text        NOT NULL,
+        message_id text        NOT NULL,
+        handled_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (consumer, message_id)
+    )";
 
 const CLAIM: &str = "
     WITH due AS (
@@ -72,10 +79,13 @@ const TAKE: &str = "
 const ROWS_AT_ONCE: usize = 50_000;
 
 /// A database on the server.
-pub(super) struct OnServer {
+pub(crate) struct OnServer {
     server: Server,
     scratch: Scratch,
     pool: PgPool,
+    /// For who works by hand beside ours: a pool hands out its connections in turn, and the more of them there are, the less each
+    /// has in its caches.
+    pub(crate) pool_by_hand: PgPool,
 }
 
 impl Ground for Server {
@@ -91,6 +101,7 @@ impl Ground for Server {
         let builder = Steadfast::builder(pool.clone());
         builder.migrate().await.context("making the tables of Steadfast")?;
         let place = OnServer {
+            pool_by_hand: scratch.pool(PgPoolOptions::new()),
             server: self.clone(),
             scratch,
             pool,
@@ -145,19 +156,27 @@ impl Place for OnServer {
             "steadfast.messages",
             "steadfast.queue",
             "steadfast.history",
+            "steadfast.inbox",
             "outbox_deliveries",
+            "handled_messages",
+            "orders",
         ] {
             self.run(format!("VACUUM (ANALYZE) {table}")).await?;
         }
         self.server.checkpoint().await
     }
 
-    async fn place_order(tx: &mut Tx<Postgres>) -> Result<i64, Failure> {
+    async fn place_order(tx: &mut Tx<Postgres>, order: &Order) -> Result<i64, Failure> {
         let inserting = sqlx::query_scalar(INSERT)
-            .bind(&ORDER.sku)
-            .bind(ORDER.quantity)
-            .bind(&ORDER.note);
+            .bind(&order.sku)
+            .bind(order.quantity)
+            .bind(&order.note);
         Ok(inserting.fetch_one(tx.db()).await?)
+    }
+
+    async fn count_orders(&self) -> Result<i64> {
+        let counting = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&self.pool);
+        counting.await.context("counting the orders")
     }
 
     async fn fill_by_hand(&self, deliveries: usize) -> Result<()> {

@@ -37,7 +37,7 @@ async fn run<P: Place>(sf: Arc<Steadfast<P::Db>>, events: usize) -> Result<()> {
     let key = new_key();
     let command = sf.command(OPERATION, &key).owner(&OWNER).input(&*ORDER);
     let running = command.run(async |tx| {
-        let id = P::place_order(tx).await?;
+        let id = P::place_order(tx, &ORDER).await?;
         for _ in 0..events {
             tx.publish(&*ORDER)?;
         }

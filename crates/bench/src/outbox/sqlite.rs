@@ -56,10 +56,10 @@ const ROWS_AT_ONCE: usize = 50_000;
 
 /// Where files are made.
 #[derive(Clone)]
-pub(super) struct Directory(pub(super) PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 /// A file, which is removed with its directory.
-pub(super) struct InFile {
+pub(crate) struct InFile {
     _directory: TempDir,
     options: SqliteConnectOptions,
     pool: SqlitePool,
@@ -112,12 +112,17 @@ impl Place for InFile {
         self.run("PRAGMA wal_checkpoint(TRUNCATE)".to_owned()).await
     }
 
-    async fn place_order(tx: &mut Tx<Sqlite>) -> Result<i64, Failure> {
+    async fn place_order(tx: &mut Tx<Sqlite>, order: &Order) -> Result<i64, Failure> {
         let inserting = sqlx::query_scalar(INSERT)
-            .bind(&ORDER.sku)
-            .bind(ORDER.quantity)
-            .bind(&ORDER.note);
+            .bind(&order.sku)
+            .bind(order.quantity)
+            .bind(&order.note);
         Ok(inserting.fetch_one(tx.db()).await?)
+    }
+
+    async fn count_orders(&self) -> Result<i64> {
+        let counting = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&self.pool);
+        counting.await.context("counting the orders")
     }
 
     async fn fill_by_hand(&self, deliveries: usize) -> Result<()> {

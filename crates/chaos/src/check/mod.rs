@@ -15,7 +15,7 @@ use crate::snapshot::{Effect, Key, Snapshot};
 use rules::RULES;
 
 /// What makes orders.
-const ORDERS: &str = "orders.place";
+pub(crate) const ORDERS: &str = "orders.place";
 
 /// A promise that was broken.
 #[derive(Debug)]
@@ -48,12 +48,11 @@ pub(crate) fn judge(history: &History, snapshot: &Snapshot) -> Vec<Violation> {
             command: Some(case.command.number),
         }));
     }
-    violations.extend(judge_deliveries(snapshot));
     violations
 }
 
 /// Every order has reserved its stock once, or its event is a dead letter, and nothing else has.
-fn judge_deliveries(snapshot: &Snapshot) -> Vec<Violation> {
+pub(crate) fn judge_deliveries(snapshot: &Snapshot) -> Vec<Violation> {
     let mut ends: HashMap<&str, (usize, usize)> = HashMap::new();
     let orders = snapshot.effects.iter().filter(|effect| effect.operation == ORDERS);
     ends.extend(orders.map(|order| (&*order.id, (0, 0))));

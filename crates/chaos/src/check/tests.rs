@@ -86,8 +86,8 @@ impl World {
     }
 
     fn broken(&self) -> Vec<&'static str> {
-        judge(&self.history, &self.snapshot)
-            .iter()
+        let commands = judge(&self.history, &self.snapshot);
+        (commands.iter().chain(&judge_deliveries(&self.snapshot)))
             .map(|violation| violation.rule)
             .collect()
     }

@@ -16,6 +16,7 @@ mod pooler;
 mod process;
 mod private;
 mod offline;
+mod cron;
 mod brokers;
 mod nats;
 mod rabbitmq;

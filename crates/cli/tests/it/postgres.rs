@@ -14,6 +14,8 @@ use crate::process::Call;
 mod deliveries;
 #[path = "suite/inbox.rs"]
 mod inbox;
+#[path = "suite/jobs.rs"]
+mod jobs;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/house.rs"]

@@ -4,18 +4,19 @@ use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Error, Expr, ExprLit, Field, Fields, Ident, Lit, Meta, Result, Token};
 
-use super::{Declared, Shape};
+use super::{Declared, Shape, Words};
 use crate::mistakes::Mistakes;
 
 /// The members of the event's JSON that nobody shall see.
 pub(super) fn parse(declared: &Declared, mistakes: &mut Mistakes) -> Vec<String> {
     if let Some(attribute) = redact(&declared.attrs) {
-        mistakes.at(
-            attribute,
-            "SF015: what is hidden are single fields, so that the rest can be looked at; put `#[redact]` on each of them",
+        let message = format!(
+            "{}: what is hidden are single fields, so that the rest can be looked at; put `#[redact]` on each of them",
+            declared.words.code
         );
+        mistakes.at(attribute, message);
     }
-    let container = Container::parse(&declared.attrs);
+    let container = Container::parse(declared);
     let mut redacted = Vec::new();
     match &declared.shape {
         Shape::Struct(fields) => {
@@ -30,11 +31,12 @@ pub(super) fn parse(declared: &Declared, mistakes: &mut Mistakes) -> Vec<String>
                 .map(|field| &field.attrs);
             let attributes = variants.iter().map(|variant| &variant.attrs).chain(in_variants);
             for attribute in attributes.filter_map(|attrs| redact(attrs)) {
-                mistakes.at(
-                    attribute,
-                    "SF015: fields are hidden by their names in JSON, and what a variant has is below another name; \
-                     put it into a struct, and `#[redact]` there",
+                let message = format!(
+                    "{}: fields are hidden by their names in JSON, and what a variant has is below another name; put it into a \
+                     struct, and `#[redact]` there",
+                    declared.words.code
                 );
+                mistakes.at(attribute, message);
             }
         }
     }
@@ -47,18 +49,20 @@ fn redact(attrs: &[Attribute]) -> Option<&Attribute> {
 
 /// What serde is told of the whole struct.
 struct Container {
+    words: &'static Words,
     rename_all: Option<String>,
     /// `transparent` or `into`: then there are no members of these names.
     not_by_field: Option<String>,
 }
 
 impl Container {
-    fn parse(attrs: &[Attribute]) -> Self {
+    fn parse(declared: &Declared) -> Self {
         let mut container = Self {
+            words: declared.words,
             rename_all: None,
             not_by_field: None,
         };
-        for meta in serde(attrs) {
+        for meta in serde(&declared.attrs) {
             if meta.path().is_ident("rename_all") {
                 container.rename_all = written_name(&meta);
             }
@@ -75,23 +79,26 @@ impl Container {
         let Some(attribute) = redact(&field.attrs) else {
             return Ok(None);
         };
-        let refuse = |message: &str| Err(Error::new_spanned(attribute, message));
+        let Words {
+            code, attribute: thing, ..
+        } = self.words;
+        let refuse = |message: &str| Err(Error::new_spanned(attribute, format!("{code}: {message}")));
         let (Some(name), Fields::Named(_)) = (&field.ident, fields) else {
-            return refuse("SF015: a field is hidden by its name in JSON, and this one has none; give it a name");
+            return refuse("a field is hidden by its name in JSON, and this one has none; give it a name");
         };
         if !matches!(attribute.meta, Meta::Path(_)) {
-            return refuse("SF015: a field is hidden or it is not; write `#[redact]` alone");
+            return refuse("a field is hidden or it is not; write `#[redact]` alone");
         }
         if let Some(other) = &self.not_by_field {
             return refuse(&format!(
-                "SF015: by `#[serde({other})]` there is no member `{name}` in the JSON of this event; remove one of the two"
+                "by `#[serde({other})]` there is no member `{name}` in the JSON of this {thing}; remove one of the two"
             ));
         }
         let mut renamed = None;
         for meta in serde(&field.attrs) {
             if meta.path().is_ident("flatten") {
                 return refuse(
-                    "SF015: the members of a flattened field have names of their own; put them into this struct, and `#[redact]` on them",
+                    "the members of a flattened field have names of their own; put them into this struct, and `#[redact]` on them",
                 );
             }
             if meta.path().is_ident("rename") {

@@ -1,4 +1,5 @@
-//! A method with `#[on(..)]`, understood: what it reacts to, under which name, and how often it is tried.
+//! A method with `#[on(..)]` or `#[job(..)]`, understood: which event it reacts to or which job it runs, under which name, and how
+//! often it is tried.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
@@ -27,10 +28,68 @@ const OPTIONS: [&str; 7] = [
     "time_limit",
 ];
 
+/// The options of a job: its name is its type's, and nothing waits behind it.
+const JOB_OPTIONS: [&str; 4] = ["retry", "lease", "concurrency", "time_limit"];
+
+/// What a method is called for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Event,
+    Job,
+}
+
+/// What is said of it.
+struct Words {
+    code: &'static str,
+    /// `a reaction`
+    handler: &'static str,
+    attribute: &'static str,
+    /// `event`, and with its article.
+    thing: &'static str,
+    a_thing: &'static str,
+    /// What the handler is for.
+    subject: &'static str,
+    /// A type of one.
+    example: &'static str,
+    cx: &'static str,
+    /// What commits with what it writes.
+    commits: &'static str,
+}
+
+impl Of {
+    fn words(self) -> Words {
+        match self {
+            Self::Event => Words {
+                code: "SF016",
+                handler: "a reaction",
+                attribute: "on",
+                thing: "event",
+                a_thing: "an event",
+                subject: "its event",
+                example: "OrderPlaced",
+                cx: "EventCx",
+                commits: "its delivery",
+            },
+            Self::Job => Words {
+                code: "SF018",
+                handler: "the handler of a job",
+                attribute: "job",
+                thing: "job",
+                a_thing: "a job",
+                subject: "the job",
+                example: "SendReceipt",
+                cx: "JobCx<Db>",
+                commits: "the end of its job",
+            },
+        }
+    }
+}
+
 pub(super) struct Reaction {
+    pub(super) of: Of,
     pub(super) event: Type,
-    /// The name that deliveries are stored under.
-    pub(super) target: LitStr,
+    /// The name that deliveries are stored under; a job has its own.
+    pub(super) target: Option<LitStr>,
     /// Calls of the builder: `.lease(..)`.
     pub(super) options: TokenStream,
     pub(super) name: Ident,
@@ -62,19 +121,24 @@ pub(super) struct Shape {
 pub(super) enum Works {
     /// With `tx: &mut Tx<Db>`.
     InTransaction,
-    /// With `cx: &EventCx`.
+    /// With `cx: &EventCx` or `cx: &JobCx<Db>`.
     Outside,
 }
 
 impl Reaction {
-    /// Whether an attribute makes one.
-    pub(super) fn is_declared_by(attribute: &Attribute) -> bool {
-        let last = attribute.path().segments.last();
-        last.is_some_and(|segment| segment.ident == "on")
+    /// Of what an attribute makes one, if it does.
+    pub(super) fn declared_by(attribute: &Attribute) -> Option<Of> {
+        let last = attribute.path().segments.last()?;
+        match last.ident.to_string().as_str() {
+            "on" => Some(Of::Event),
+            "job" => Some(Of::Job),
+            _ => None,
+        }
     }
 
     /// Understands a method; `None` if that is not possible, and it has been said why.
     pub(super) fn parse(
+        of: Of,
         service: &Ident,
         attribute: &Attribute,
         method: &ImplItemFn,
@@ -82,10 +146,11 @@ impl Reaction {
         krate: &Path,
         mistakes: &mut Mistakes,
     ) -> Option<Self> {
-        let declared = mistakes.keep(declared(attribute, self_ty));
-        let shape = mistakes.keep(Shape::parse(&method.sig));
+        let declared = mistakes.keep(declared(of, attribute, self_ty));
+        let shape = mistakes.keep(Shape::parse(of, &method.sig));
         let ((event, options), shape) = declared.zip(shape)?;
         let mut reader = Reader {
+            of,
             krate,
             target: None,
             calls: TokenStream::new(),
@@ -99,18 +164,20 @@ impl Reaction {
             mistakes.keep(read);
         }
         let name = method.sig.ident.clone();
-        let target = match reader.target {
-            Some(target) => target,
-            None => mistakes.keep(default_target(service, &name))?,
+        let target = match (reader.target, of) {
+            (target @ Some(_), _) => target,
+            (None, Of::Event) => Some(mistakes.keep(default_target(service, &name))?),
+            (None, Of::Job) => None,
         };
-        let of = |name: &str| attributes(&method.attrs, name);
+        let has = |name: &str| attributes(&method.attrs, name);
         Some(Self {
+            of,
             event,
             target,
             options: reader.calls,
             vis: method.vis.clone(),
-            is_deprecated: !of("deprecated").is_empty(),
-            cfgs: of("cfg"),
+            is_deprecated: !has("deprecated").is_empty(),
+            cfgs: has("cfg"),
             is_of_one_database: speaks_of_db(method),
             db: method
                 .sig
@@ -124,15 +191,25 @@ impl Reaction {
 }
 
 /// The event's type, and the options behind it.
-fn declared(attribute: &Attribute, self_ty: &Type) -> Result<(Type, Vec<(Ident, Given)>)> {
-    let message = "SF016: a reaction says the type of its event, so that the compiler can check what it takes; write `#[on(OrderPlaced, ..)]`";
-    let no_event = || Error::new_spanned(attribute, message);
+fn declared(of: Of, attribute: &Attribute, self_ty: &Type) -> Result<(Type, Vec<(Ident, Given)>)> {
+    let Words {
+        code,
+        handler,
+        attribute: word,
+        subject,
+        example,
+        ..
+    } = of.words();
+    let message = format!(
+        "{code}: {handler} says the type of {subject}, so that the compiler can check what it takes; write `#[{word}({example}, ..)]`"
+    );
+    let no_event = || Error::new_spanned(attribute, &message);
     let Meta::List(list) = &attribute.meta else {
         return Err(no_event());
     };
     let parser = |input: ParseStream| {
         if input.peek(LitStr) {
-            return Err(input.error(message));
+            return Err(input.error(&message));
         }
         if input.peek2(Token![=]) {
             return Err(no_event());
@@ -140,7 +217,7 @@ fn declared(attribute: &Attribute, self_ty: &Type) -> Result<(Type, Vec<(Ident, 
         let event: Type = input.parse().map_err(|_| no_event())?;
         match ungrouped(&event) {
             Type::Path(_) => Ok((ungrouped(&event).clone(), options(input)?)),
-            other => Err(Error::new_spanned(other, message)),
+            other => Err(Error::new_spanned(other, &message)),
         }
     };
     parser.parse2(without_self(list.tokens.clone(), self_ty))
@@ -183,6 +260,7 @@ fn in_snake_case(name: &str) -> String {
 
 /// Reads one option after the other.
 struct Reader<'k> {
+    of: Of,
     krate: &'k Path,
     target: Option<LitStr>,
     calls: TokenStream,
@@ -192,11 +270,15 @@ impl Reader<'_> {
     fn option(&mut self, name: &Ident, given: &Given, mistakes: &mut Mistakes) -> Result<()> {
         let krate = self.krate;
         let value = || given.value(name);
+        if self.of == Of::Job && !JOB_OPTIONS.contains(&name.to_string().as_str()) {
+            return Err(unknown(name, "the handler of a job", &JOB_OPTIONS));
+        }
+        let code = self.of.words().code;
         let call = match name.to_string().as_str() {
             "name" => {
                 let target = value()?.text()?;
                 if let Err(wrong) = name::check(&target.value()) {
-                    mistakes.at(&target, format!("SF016: {wrong}"));
+                    mistakes.at(&target, format!("{code}: {wrong}"));
                 }
                 self.target = Some(target);
                 return Ok(());
@@ -211,7 +293,7 @@ impl Reader<'_> {
             },
             "lease" => value()?.duration(Some(DURATION_MAX), of_service)?,
             "time_limit" => value()?.duration(None, of_service)?,
-            "concurrency" => concurrency(value()?)?,
+            "concurrency" => concurrency(value()?, code)?,
             "on_dead" => {
                 let on_dead = value()?.word(&["wait", "skip"])?;
                 quote!(#krate::OnDead::#on_dead)
@@ -233,37 +315,41 @@ fn of_service(this: &Ident) -> TokenStream {
 }
 
 /// A number, which is checked here, or an expression, whose value is checked where it is used.
-fn concurrency(value: &Value) -> Result<TokenStream> {
+fn concurrency(value: &Value, code: &str) -> Result<TokenStream> {
     let (Expr::Lit(_) | Expr::Unary(_)) = &value.0 else {
         return Ok(value.with_self(of_service));
     };
     let number: Option<LitInt> = value.parse("a number").ok();
     match number.filter(|number| number.base10_parse::<usize>().is_ok_and(|number| number > 0)) {
         Some(number) => Ok(number.into_token_stream()),
-        None => Err(value.refuse(
-            "SF016: `concurrency` is how many run at once, and with less than one none would; write `concurrency = 1` or more",
-        )),
+        None => Err(value.refuse(format!(
+            "{code}: `concurrency` is how many run at once, and with less than one none would; write `concurrency = 1` or more"
+        ))),
     }
 }
 
 impl Shape {
-    fn parse(signature: &Signature) -> Result<Self> {
+    fn parse(of: Of, signature: &Signature) -> Result<Self> {
+        let Words {
+            code, thing, a_thing, ..
+        } = of.words();
         let name = &signature.ident;
         if name == "on" {
-            let message = "SF016: `on` is what puts the service on a database; give this reaction another name";
+            let what = if of == Of::Event { "reaction" } else { "handler" };
+            let message = format!("{code}: `on` is what puts the service on a database; give this {what} another name");
             return Err(Error::new(name.span(), message));
         }
-        check_signature("SF016", "an event", signature)?;
+        check_signature(code, a_thing, signature)?;
         let mut inputs = signature.inputs.iter().skip(1);
-        let (works, first) = first(inputs.next(), signature)?;
-        let (event, is_lent) = event(inputs.next(), signature)?;
+        let (works, first) = first(of, inputs.next(), signature)?;
+        let (event, is_lent) = event(of, inputs.next(), signature)?;
         if let Some(other) = inputs.next() {
             let message = format!(
-                "SF016: `{name}` is called with its event and nothing else; remove this, and put what it needs into the event or the service"
+                "{code}: `{name}` is called with its {thing} and nothing else; remove this, and put what it needs into the {thing} or the service"
             );
             return Err(Error::new_spanned(other, message));
         }
-        check_answer(signature)?;
+        check_answer(of, signature)?;
         Ok(Self {
             works,
             first,
@@ -274,10 +360,11 @@ impl Shape {
     }
 }
 
-fn first(first: Option<&FnArg>, signature: &Signature) -> Result<(Works, Span)> {
+fn first(of: Of, first: Option<&FnArg>, signature: &Signature) -> Result<(Works, Span)> {
+    let Words { code, cx, commits, .. } = of.words();
     let message = format!(
-        "SF016: `{}` writes in the transaction that its delivery commits with, or calls others without one; write `tx: &mut Tx<Db>` or \
-         `cx: &EventCx` after `&self`",
+        "{code}: `{}` writes in the transaction that {commits} commits with, or calls others without one; write `tx: &mut Tx<Db>` or \
+         `cx: &{cx}` after `&self`",
         signature.ident
     );
     let Some(FnArg::Typed(argument)) = first else {
@@ -288,36 +375,52 @@ fn first(first: Option<&FnArg>, signature: &Signature) -> Result<(Works, Span)> 
     };
     let is_one_of = |names: &[&str]| names.iter().any(|name| is_named(&reference.elem, name));
     match reference.mutability {
-        Some(_) if !is_one_of(&["EventCx"]) => Ok((Works::InTransaction, argument.ty.span())),
+        Some(_) if !is_one_of(&["EventCx", "JobCx"]) => Ok((Works::InTransaction, argument.ty.span())),
         None if !is_one_of(&["Tx", "Pool", "Owner"]) => Ok((Works::Outside, argument.ty.span())),
         _ => Err(Error::new_spanned(argument, message)),
     }
 }
 
-/// Where the event is, and whether it is lent.
-fn event(event: Option<&FnArg>, signature: &Signature) -> Result<(Span, bool)> {
+/// Where the event or the job is, and whether it is lent.
+fn event(of: Of, event: Option<&FnArg>, signature: &Signature) -> Result<(Span, bool)> {
+    let Words {
+        code,
+        thing,
+        a_thing,
+        example,
+        ..
+    } = of.words();
     let Some(FnArg::Typed(argument)) = event else {
         let message = format!(
-            "SF016: `{}` does not take its event; write `event: OrderPlaced` or `event: &OrderPlaced` as the last argument",
+            "{code}: `{}` does not take its {thing}; write `{thing}: {example}` or `{thing}: &{example}` as the last argument",
             signature.ident
         );
         return Err(Error::new(signature.paren_token.span.join(), message));
     };
     match ungrouped(&argument.ty) {
-        Type::Reference(reference) if reference.mutability.is_some() => Err(Error::new_spanned(
-            reference,
-            "SF016: an event is what has happened, and nobody changes it; write `OrderPlaced` or `&OrderPlaced`",
-        )),
+        Type::Reference(reference) if reference.mutability.is_some() => {
+            let why = match of {
+                Of::Event => "is what has happened, and nobody changes it",
+                Of::Job => "is read anew for each attempt, and nobody sees what is changed in it",
+            };
+            let message = format!("{code}: {a_thing} {why}; write `{example}` or `&{example}`");
+            Err(Error::new_spanned(reference, message))
+        }
         Type::Reference(reference) => Ok((reference.span(), true)),
         ty => Ok((ty.span(), false)),
     }
 }
 
 /// It ends with `Ok` or `Err`, and with nothing else that anybody could take.
-fn check_answer(signature: &Signature) -> Result<()> {
+fn check_answer(of: Of, signature: &Signature) -> Result<()> {
+    let code = of.words().code;
     let name = &signature.ident;
+    let done = match of {
+        Of::Event => "has handled its event",
+        Of::Job => "has done its job",
+    };
     let message = format!(
-        "SF001: whether `{name}` has handled its event is decided by `Ok` or `Err`, and it does not return a `Result`; write `-> Result<(), E>`"
+        "SF001: whether `{name}` {done} is decided by `Ok` or `Err`, and it does not return a `Result`; write `-> Result<(), E>`"
     );
     let ReturnType::Type(_, returned) = &signature.output else {
         return Err(Error::new_spanned(name, message));
@@ -330,7 +433,7 @@ fn check_answer(signature: &Signature) -> Result<()> {
         Some(value) => Err(Error::new_spanned(
             value,
             format!(
-                "SF016: nobody waits for what `{name}` returns; write `Result<(), E>`, and publish an event of what others need to know"
+                "{code}: nobody waits for what `{name}` returns; write `Result<(), E>`, and publish an event of what others need to know"
             ),
         )),
         None => Err(Error::new_spanned(returned, message)),

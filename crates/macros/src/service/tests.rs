@@ -123,7 +123,7 @@ fn a_handler_of_the_wrong_shape_is_told_why_and_what_to_write() {
         (
             format!("#[command(\"o\")] #[query(\"p\")] async fn a(&self, {tx}) -> Result<(), E> {{}}"),
             "#[query(\"p\")]",
-            "SF010: a method is one command, one query or one reaction; remove this attribute",
+            "SF010: a method is one command, one query, one reaction or one job; remove this attribute",
         ),
         (
             format!("#[command(\"o\")] async fn a(&self, {tx}, b: &Owner, c: &Owner) -> Result<(), E> {{}}"),
@@ -783,12 +783,12 @@ fn a_wrong_reaction_is_told_why_and_what_to_write() {
         (
             format!("#[on(OrderPlaced)] #[command(\"o\")] async fn a(&self, {tx}, {e}) {ok}"),
             "#[command(\"o\")]",
-            "SF010: a method is one command, one query or one reaction; remove this attribute",
+            "SF010: a method is one command, one query, one reaction or one job; remove this attribute",
         ),
         (
             format!("#[on(OrderPlaced)] #[on(OrderPaid)] async fn a(&self, {tx}, {e}) {ok}"),
             "#[on(OrderPaid)]",
-            "SF010: a method is one command, one query or one reaction; remove this attribute",
+            "SF010: a method is one command, one query, one reaction or one job; remove this attribute",
         ),
     ] {
         assert_eq!(said_of(&method), [(says.to_owned(), points_at.to_owned())], "{method}");

@@ -8,7 +8,7 @@ use syn::{Attribute, FnArg, GenericParam, Generics, Ident, ImplItem, ImplItemFn,
 use super::elsewhere::attributes;
 use super::handler::{Argument, Handler, Role};
 use super::options::{Kind, Options};
-use super::reaction::{Reaction, Works};
+use super::reaction::{Of, Reaction, Works};
 use super::{Service, speaks_of_db};
 use crate::database::Database;
 use crate::value::written;
@@ -417,6 +417,7 @@ impl<'s> Face<'s> {
 
     fn reaction(&self, reaction: &Reaction) -> TokenStream {
         let Reaction {
+            of,
             event,
             target,
             options,
@@ -427,6 +428,10 @@ impl<'s> Face<'s> {
         } = reaction;
         let [service, steadfast] = ["service", "steadfast"].map(ours);
         let handed = ours_at("event", shape.event);
+        let declared = match of {
+            Of::Event => quote!(reaction::<#event>(#target)),
+            Of::Job => quote!(handler::<#event>()),
+        };
         let lent = shape.is_lent.then(|| quote_spanned!(shape.event=> &));
         let (run, given) = match shape.works {
             Works::InTransaction => ("run_boxed", "tx"),
@@ -444,7 +449,7 @@ impl<'s> Face<'s> {
         quote! {
             #(#cfgs)*
             #allow
-            #steadfast.reaction::<#event>(#target) #options .#run({
+            #steadfast.#declared #options .#run({
                 let #service = ::core::clone::Clone::clone(#service);
                 move |#given, #handed| {
                     let #service = ::core::clone::Clone::clone(&#service);

@@ -1,4 +1,5 @@
-//! The accidents of deliveries, which no request asks for: whoever starts a process says by `--fault` what happens in it.
+//! The accidents of deliveries, and of messages that come from a broker, which no request asks for: whoever starts a process says by
+//! `--fault` what happens in it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::task::block_in_place;
 
 use super::Lab;
 use super::fault::{AFTER_WRITE, Fault, kill};
-use crate::{live, sinks};
+use crate::{live, sinks, sources, warehouse};
 
 /// How `--fault` is written.
 pub(super) const GRAMMAR: &str = "[TARGET[/ARTICLE]:]FAULT[@ATTEMPT]";
@@ -24,8 +25,11 @@ pub(super) const TARGETS: [&str; 5] = [
     live::TARGET,
 ];
 
+/// Who is told of what comes from [`sources`] only.
+pub(super) const FED: [&str; 1] = [warehouse::TARGET];
+
 /// Every knob: an example, and what it does.
-pub(super) const KNOBS: [(&str, &str); 7] = [
+pub(super) const KNOBS: [(&str, &str); 10] = [
     (
         "hold=5s",
         "wait so long before the handler, with the lease and no transaction; hold=until-released waits for POST /lab/release",
@@ -54,13 +58,26 @@ pub(super) const KNOBS: [(&str, &str); 7] = [
         "shop.rabbitmq:kill=before_finish@1",
         "kill -9 when the broker has confirmed and nobody has noted it: it is sent again, with the same id",
     ),
+    (
+        "orders.nats:hold=5s",
+        "wait so long when a message has come, and nothing is done about it: the broker may hand it to somebody else",
+    ),
+    (
+        "orders.rabbitmq:kill=after_receive",
+        "kill -9 when a message has come, and the database knows nothing of it: it comes again",
+    ),
+    (
+        "orders.redis:kill=after_commit_before_ack",
+        "kill -9 when all is durable, and the broker has not heard of it: it comes again, and does nothing",
+    ),
 ];
 
-/// The names of all points, in the order a delivery passes them.
+/// The names of all points, in the order a delivery passes them, and then those of a message from a broker.
 pub(super) fn kill_points() -> Vec<&'static str> {
     let mut names: Vec<_> = WorkPoint::ALL.into_iter().map(WorkPoint::as_str).collect();
     let handler = names.iter().position(|name| *name == WorkPoint::AfterHandler.as_str());
     names.insert(handler.unwrap_or(names.len()), AFTER_WRITE);
+    names.extend(WorkPoint::INBOX.map(WorkPoint::as_str));
     names
 }
 
@@ -101,7 +118,15 @@ impl DeliveryFault {
                 "{text:?} names an article, which only the handler of an order knows; write fail=.., panic or kill={AFTER_WRITE}"
             ));
         }
-        let has_no_handler = |target| target == live::TARGET || sinks::TARGETS.contains(&target);
+        let is_source = target.is_some_and(|target| sources::NAMES.contains(&target));
+        if target.is_some() && is_steadfasts(&fault) && is_source != is_of_messages(&fault) {
+            let points = WorkPoint::INBOX.map(WorkPoint::as_str).join(" and ");
+            return Err(format!(
+                "{text:?} never happens: {points} are the points of {}, which have no others",
+                sources::NAMES.join(", ")
+            ));
+        }
+        let has_no_handler = |target| target == live::TARGET || is_sink(target) || sources::NAMES.contains(&target);
         if happens_in_handler && target.is_some_and(has_no_handler) {
             return Err(format!(
                 "{text:?} happens in a handler of the shop, and this target has none; write hold=.. or kill=POINT, and another \
@@ -126,8 +151,18 @@ fn is_steadfasts(fault: &Fault) -> bool {
     matches!(fault, Fault::Kill(point) if *point != AFTER_WRITE)
 }
 
+/// Whether it happens to a message from a broker, before or after the handler.
+fn is_of_messages(fault: &Fault) -> bool {
+    matches!(fault, Fault::Kill(point) if WorkPoint::INBOX.iter().any(|of_messages| of_messages.as_str() == *point))
+}
+
+fn is_sink(target: &str) -> bool {
+    sinks::TARGETS.contains(&target) || sinks::WAREHOUSE_TARGETS.contains(&target)
+}
+
 fn find(target: &str) -> Result<&'static str, String> {
-    let all = [&TARGETS[..], &sinks::TARGETS].concat();
+    let sinks = [&sinks::TARGETS[..], &sinks::WAREHOUSE_TARGETS].concat();
+    let all = [&TARGETS[..], &FED, &sinks, &sources::NAMES].concat();
     let known = all.iter().find(|known| **known == target).copied();
     known.ok_or_else(|| format!("{target:?} is no target; they are {}", all.join(", ")))
 }
@@ -145,9 +180,15 @@ impl Lab {
             .iter()
             .filter(|fault| fault.is_about(id.kind, id.attempt))
         {
+            // Who names a source means its messages, and nobody's handler.
+            let of_source = delivery.target.is_some_and(|target| sources::NAMES.contains(&target));
+            let held_at = match of_source {
+                true => WorkPoint::AfterReceive,
+                false => WorkPoint::BeforeHandler,
+            };
             match &delivery.fault {
                 // The observer waits for nobody, so its thread does, and the others take over what it had to do.
-                Fault::Hold(hold) if point == WorkPoint::BeforeHandler => {
+                Fault::Hold(hold) if point == held_at => {
                     block_in_place(|| Handle::current().block_on(hold.last(self)));
                 }
                 Fault::Kill(name) if *name == point.as_str() => kill(name),
@@ -226,6 +267,13 @@ mod tests {
             ("shop.nats:panic", "this target has none"),
             ("shop.live:kill=after_write", "this target has none"),
             ("shop.kafka:kill=before_finish", "shop.rabbitmq, shop.nats"),
+            ("orders.nats:panic", "this target has none"),
+            ("orders.nats:kill=after_handler", "never happens: after_receive"),
+            (
+                "stock.reserve:kill=after_receive",
+                "are the points of reservations.rabbitmq",
+            ),
+            ("warehouse.nats:kill=after_commit_before_ack", "never happens"),
         ] {
             let refused = DeliveryFault::read(text).expect_err(text);
             assert!(refused.contains(says), "{text}: {refused}");

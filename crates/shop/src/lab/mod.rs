@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::auth::TOKENS;
 use crate::problem::Problem;
-use crate::sinks;
+use crate::{sinks, sources};
 use fault::Fault;
 
 pub(crate) use clock::{Clock, ClockService};
@@ -165,6 +165,7 @@ async fn describe(State(lab): State<Arc<Lab>>) -> Json<Value> {
         .iter()
         .map(|(user, tenant)| json!({ "header": format!("Authorization: Bearer {user}"), "tenant": tenant }))
         .collect();
+    let sinks = [&sinks::TARGETS[..], &sinks::WAREHOUSE_TARGETS].concat();
     Json(json!({
         "faults": fault::KNOBS.map(|(example, meaning)| json!({ "header": format!("Shop-Fault: {example}"), "meaning": meaning })),
         "kill_points": fault::kill_points(),
@@ -173,7 +174,9 @@ async fn describe(State(lab): State<Arc<Lab>>) -> Json<Value> {
             "faults": delivery::KNOBS.map(|(example, meaning)| json!({ "flag": format!("--fault {example}"), "meaning": meaning })),
             "kill_points": delivery::kill_points(),
             "targets": delivery::TARGETS,
-            "sinks": sinks::TARGETS,
+            "sinks": sinks,
+            "sources": sources::NAMES,
+            "fed_by_sources": delivery::FED,
             "here": lab.deliveries.iter().map(ToString::to_string).collect::<Vec<_>>(),
         },
         "routes": [

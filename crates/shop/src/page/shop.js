@@ -102,9 +102,12 @@ function renew() {
   describe();
 }
 
+/** Asks the shop as the customer. */
+const ask = (path) => fetch(path, { headers: { Authorization: `Bearer ${field("user").value}` } });
+
 /** What the shop answers to the customer. */
 async function get(path) {
-  const response = await fetch(path, { headers: { Authorization: `Bearer ${field("user").value}` } });
+  const response = await ask(path);
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
   return response.json();
 }
@@ -143,6 +146,7 @@ async function list() {
     const placedRow = row(placed.sku, placed.quantity, at(placed.created_at), placed.id);
     placedRow.dataset.id = placed.id;
     if (placed.cancelled_at) placedRow.cells[0].append(" ", tag("cancelled"));
+    else if (placed.reservation) placedRow.cells[0].append(" ", tag(placed.reservation.replace("_", "-")));
     placedRow.classList.toggle("fresh", mine.hasList && !known.has(placed.id));
     return placedRow;
   });
@@ -155,9 +159,15 @@ async function list() {
   await listStock();
 }
 
-/** The stock. It changes after an order was answered, by whoever reacts. */
+/** The stock. It changes after an order was answered, by whoever reacts. A shop whose stock a warehouse keeps has none to show. */
 async function listStock() {
-  const { stock } = await get("/stock");
+  const answer = await ask("/stock");
+  const isElsewhere = answer.status === 404;
+  byId("stock-here").hidden = isElsewhere;
+  byId("stock-elsewhere").hidden = !isElsewhere;
+  if (isElsewhere) return;
+  if (!answer.ok) throw new Error(`/stock: ${answer.status}`);
+  const { stock } = await answer.json();
   const rows = stock.map((article) => row(article.sku, article.on_hand, article.reserved, article.back_ordered));
   byId("stock").replaceChildren(...rows);
 }

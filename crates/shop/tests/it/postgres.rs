@@ -24,10 +24,15 @@ mod processes;
 mod reactions;
 #[path = "suite/dispatchers.rs"]
 mod dispatchers;
+#[path = "suite/warehouses.rs"]
+mod warehouses;
 #[path = "suite/foreign.rs"]
 mod foreign;
 #[path = "suite/webdriver.rs"]
 mod webdriver;
+
+/// The database of these tests, for those who look at it with the toolkit.
+type Db = sqlx::Postgres;
 
 /// The table of the stored answers.
 const KEYS: &str = "steadfast.keys";

@@ -61,6 +61,26 @@ impl Shop {
         Self::launch(worker(url, flags), ANYWHERE)
     }
 
+    /// Starts a warehouse on a database of its own.
+    pub(crate) async fn warehouse(url: &str, flags: &[&str]) -> Self {
+        Self::spawn(warehouse(url, flags), ANYWHERE).await
+    }
+
+    /// Starts a warehouse that may not live long enough to say where it is.
+    pub(crate) fn doomed_warehouse(url: &str, flags: &[&str]) -> Self {
+        Self::launch(warehouse(url, flags), ANYWHERE)
+    }
+
+    /// Starts what is to refuse to open, and hands out what it says.
+    pub(crate) async fn refused(arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shop"));
+        command.args(arguments);
+        let mut shop = Self::launch(command, ANYWHERE);
+        assert_eq!(shop.ended().await.code(), Some(1), "{}", shop.said());
+        eventually("it is read why", async || shop.said().contains("error")).await;
+        shop.said()
+    }
+
     async fn spawn(shop: Command, address: &str) -> Self {
         let mut shop = Self::launch(shop, address);
         eventually("the address is printed", async || {
@@ -188,6 +208,12 @@ pub(crate) fn lasting_address() -> String {
 fn worker(url: &str, flags: &[&str]) -> Command {
     let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
     shop.arg("worker").args(flags).env("DATABASE_URL", url);
+    shop
+}
+
+fn warehouse(url: &str, flags: &[&str]) -> Command {
+    let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
+    shop.arg("warehouse").args(flags).env("WAREHOUSE_DATABASE_URL", url);
     shop
 }
 

@@ -25,18 +25,34 @@ const SOURCE_PAUSE: RetryPolicy = RetryPolicy::checked(
     None,
 );
 
+/// Who misses the other side.
+#[derive(Clone, Copy, Debug, Default)]
+enum Who {
+    #[default]
+    Sink,
+    Source,
+    DeadLetters,
+}
+
 /// Whether the other side of a sink or a source is away, and for how long.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     /// How often in a row it could not be reached.
     misses: AtomicU32,
-    is_source: bool,
+    who: Who,
 }
 
 impl Away {
     pub(crate) fn of_source() -> Self {
         Self {
-            is_source: true,
+            who: Who::Source,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn of_dead_letters() -> Self {
+        Self {
+            who: Who::DeadLetters,
             ..Self::default()
         }
     }
@@ -44,21 +60,26 @@ impl Away {
     /// It could not be reached: how long messages are put off. The first time it is said in the log.
     pub(crate) fn has_missed(&self, server: &str, why: &str) -> Duration {
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        match (misses, self.is_source) {
-            (1, false) => telemetry::sink_is_away(server, why),
-            (1, true) => telemetry::source_is_away(server, why),
+        match (misses, self.who) {
+            (1, Who::Sink) => telemetry::sink_is_away(server, why),
+            (1, Who::Source) => telemetry::source_is_away(server, why),
+            (1, Who::DeadLetters) => telemetry::dead_letters_are_away(server, why),
             _ => {}
         }
-        let pause = if self.is_source { SOURCE_PAUSE } else { PAUSE };
+        let pause = match self.who {
+            Who::Source => SOURCE_PAUSE,
+            Who::Sink | Who::DeadLetters => PAUSE,
+        };
         pause.delay(misses, random)
     }
 
     /// It could be reached.
     pub(crate) fn is_back(&self, server: &str) {
-        match (self.misses.swap(0, Ordering::Relaxed), self.is_source) {
+        match (self.misses.swap(0, Ordering::Relaxed), self.who) {
             (0, _) => {}
-            (_, false) => telemetry::sink_is_back(server),
-            (_, true) => telemetry::source_is_back(server),
+            (_, Who::Sink) => telemetry::sink_is_back(server),
+            (_, Who::Source) => telemetry::source_is_back(server),
+            (_, Who::DeadLetters) => telemetry::dead_letters_are_back(server),
         }
     }
 }

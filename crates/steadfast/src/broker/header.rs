@@ -5,10 +5,11 @@ use std::fmt::Write;
 
 /// A value as a header of HTTP or NATS has it, by the bindings of CloudEvents: what is not printable ASCII, and `"`, `%` and
 /// the space, as a percent sign and two digits for each byte.
-pub(crate) fn percent_encoded(value: &str) -> Cow<'_, str> {
+pub(crate) fn percent_encoded<'v>(value: impl Into<Cow<'v, str>>) -> Cow<'v, str> {
+    let value = value.into();
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'%');
     if value.bytes().all(is_plain) {
-        return value.into();
+        return value;
     }
     let mut encoded = String::with_capacity(value.len() + 8);
     for byte in value.bytes() {

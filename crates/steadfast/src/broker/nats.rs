@@ -17,7 +17,7 @@ use async_nats::connection::State;
 use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, Context, ErrorCode, stream};
-use async_nats::{Client, ConnectError, ConnectOptions, HeaderMap, ServerAddr};
+use async_nats::{Client, ConnectError, ConnectOptions, HeaderMap, HeaderName, ServerAddr};
 use tokio::sync::Mutex;
 
 use super::away::Away;
@@ -190,9 +190,9 @@ impl Nats {
 
     fn message(&self, event: &EventCx) -> PublishMessage {
         let mut headers = HeaderMap::new();
-        headers.insert("Content-Type", "application/json");
-        for (name, value) in event.attributes() {
-            headers.insert(format!("ce-{name}"), &*percent_encoded(&value));
+        headers.insert(HeaderName::from_static("Content-Type"), "application/json");
+        for (name, value) in event.headers() {
+            headers.insert(HeaderName::from_static(name), percent_encoded(value).into_owned());
         }
         let message = PublishMessage::build()
             .headers(headers)

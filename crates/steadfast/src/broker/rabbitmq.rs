@@ -11,6 +11,9 @@ mod source;
 
 pub use source::RabbitMqFeed;
 
+use doctor::Difference;
+use source::Letters;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -49,6 +52,12 @@ const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often both sides say that they are there. A connection that is silent for two of them is gone.
 const HEARTBEAT_SECONDS: u16 = 10;
+
+/// The argument of a queue that says how often a message is handed out before it is dropped.
+const DELIVERY_LIMIT: &str = "x-delivery-limit";
+
+/// What the broker says to a connection that publishes while it raises an alarm.
+const NO_ROOM: &str = "the broker is short of memory or disk, and takes nothing";
 
 /// Delivery mode: the broker writes it to its disk, if the queue is durable.
 const PERSISTENT: u8 = 2;
@@ -103,9 +112,26 @@ pub struct RabbitMq {
     dead_letters: Option<ShortString>,
     key_of: Arc<KeyOf>,
     link: Mutex<Link>,
-    /// Channels that nobody uses and on which nothing is unconfirmed: no more than there are batches at once.
-    idle: std::sync::Mutex<Vec<Channel>>,
+    idle: Idle,
+    letters: Letters,
     away: Away,
+}
+
+/// Channels that nobody uses and on which nothing is unconfirmed: no more than there are batches at once.
+#[derive(Default)]
+struct Idle(std::sync::Mutex<Vec<Channel>>);
+
+impl Idle {
+    fn take(&self) -> Option<Channel> {
+        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of a lost connection are lost with it.
+        idle.retain(|channel| channel.status().connected());
+        idle.pop()
+    }
+
+    fn put_back(&self, channel: Channel) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+    }
 }
 
 /// A queue that is declared, and the routing keys that it is bound to.
@@ -123,6 +149,12 @@ enum Link {
     /// On its own: whoever waits for it may go away, and a broker that says nothing is not called again and again.
     Connecting(JoinHandle<Result<Connection, String>>),
     Up(Box<Connection>),
+}
+
+impl Link {
+    fn is_up(&self) -> bool {
+        matches!(self, Self::Up(connection) if connection.status().connected())
+    }
 }
 
 /// Why nothing was sent.
@@ -191,7 +223,8 @@ impl RabbitMq {
             dead_letters: None,
             key_of: Arc::new(|event| event.event_type().to_owned()),
             link: Mutex::default(),
-            idle: std::sync::Mutex::default(),
+            idle: Idle::default(),
+            letters: Letters::default(),
             away: Away::default(),
         })
     }
@@ -249,11 +282,9 @@ impl RabbitMq {
         let mut link = self.link.lock().await;
         let connection = self.connection(&mut link).await.map_err(Unsent::Away)?;
         if connection.status().blocked() {
-            return Err(Unsent::Away(
-                "the broker is short of memory or disk, and takes nothing".into(),
-            ));
+            return Err(Unsent::Away(NO_ROOM.into()));
         }
-        if let Some(channel) = self.idle_channel() {
+        if let Some(channel) = self.idle.take() {
             return Ok(channel);
         }
         let opening = timeout(CONNECT_LIMIT, self.open(connection)).await;
@@ -262,9 +293,7 @@ impl RabbitMq {
 
     /// The connection; if there is none, why not.
     async fn connection<'l>(&self, link: &'l mut Link) -> Result<&'l Connection, String> {
-        if let Link::Up(connection) = &*link
-            && !connection.status().connected()
-        {
+        if matches!(link, Link::Up(_)) && !link.is_up() {
             *link = Link::Down;
         }
         if let Link::Down = link {
@@ -288,31 +317,22 @@ impl RabbitMq {
         }
     }
 
-    fn idle_channel(&self) -> Option<Channel> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of a lost connection are lost with it.
-        idle.retain(|channel| channel.status().connected());
-        idle.pop()
-    }
-
-    fn put_back(&self, channel: Channel) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
-    }
-
     /// Opens a channel, on which the broker confirms, and sees that the exchange and the queues are there.
     async fn open(&self, connection: &Connection) -> Result<Channel, Unsent> {
         let away = |error: lapin::Error| Unsent::Away(error.to_string());
         let channel = connection.create_channel().await.map_err(away)?;
         let confirms = channel.confirm_select(ConfirmSelectOptions::default());
         confirms.await.map_err(away)?;
-        self.declare(&channel).await.map_err(|error| match soft(&error) {
-            Some(_) => Unsent::Refused(error),
-            None => away(error),
-        })?;
+        self.declare(connection, &channel)
+            .await
+            .map_err(|error| match soft(&error) {
+                Some(_) => Unsent::Refused(error),
+                None => away(error),
+            })?;
         Ok(channel)
     }
 
-    async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
+    async fn declare(&self, connection: &Connection, channel: &Channel) -> lapin::Result<()> {
         let (exchange, nothing) = (&self.exchange, FieldTable::default);
         if !exchange.as_str().is_empty() {
             let options = ExchangeDeclareOptions {
@@ -324,7 +344,7 @@ impl RabbitMq {
             declaring.await?;
         }
         for Queue { name, keys, is_classic } in &self.queues {
-            declare_queue(channel, name, *is_classic).await?;
+            declare_queue(connection, name, *is_classic, None).await?;
             for key in keys {
                 let options = QueueBindOptions::default();
                 let binding = channel.queue_bind(name.clone(), exchange.clone(), key.clone(), options, nothing());
@@ -409,7 +429,7 @@ impl RabbitMq {
         // What no queue takes may take one that is declared, and is gone: another channel declares it anew.
         let misses_queue = !self.queues.is_empty() && !returned.is_empty();
         if fates.iter().all(is_settled) && !misses_queue {
-            self.put_back(channel);
+            self.idle.put_back(channel);
         }
         let is_refusal = |fate: &Fate| matches!(fate, Fate::ChannelClosed(_));
         let was_refused = fates.iter().any(is_refusal);
@@ -417,22 +437,26 @@ impl RabbitMq {
         let mut pause = None;
         let mut verdicts = Vec::with_capacity(batch.len());
         for (event, fate) in batch.iter().zip(fates) {
-            let why_returned = returned.get(&event.id().to_string());
+            let why_returned = match returned.is_empty() {
+                true => None,
+                false => returned.get(&event.id().to_string()),
+            };
             verdicts.push(match (fate, why_returned) {
                 (Fate::Acked | Fate::Nacked, Some(why)) => Err(self.unroutable(event, why)),
                 (Fate::Acked, None) => Ok(Confirmation::silent()),
                 (Fate::Nacked, None) => Err(Failure::transient("refused", "RabbitMQ could not take it (nack)")),
                 (Fate::Unusable(failure), _) => Err(failure),
-                (Fate::Unconfirmed(why), _) => {
+                (Fate::Unconfirmed(why), _) if !was_refused => {
                     let message = format!("RabbitMQ did not confirm it: {why}");
                     Err(Failure::unknown("unconfirmed", message))
                 }
                 (Fate::ChannelClosed(error), _) if batch.len() == 1 => Err(self.refusal(&error)),
-                (Fate::ChannelClosed(_), _) if Instant::now() >= alone_until => {
+                // Of what was sent while the channel was being closed, the client does not always know that it was.
+                (Fate::ChannelClosed(_) | Fate::Unconfirmed(_), _) if Instant::now() >= alone_until => {
                     let message = "the broker closed the channel because of another message, and there was no time to send it alone";
                     Err(Failure::unknown("unconfirmed", message))
                 }
-                (Fate::ChannelClosed(_), _) => self.send_again(event).await,
+                (Fate::ChannelClosed(_) | Fate::Unconfirmed(_), _) => self.send_again(event).await,
                 (Fate::Unsent(_), _) if was_refused && Instant::now() >= alone_until => {
                     Err(Failure::snooze(Duration::from_secs(1)))
                 }
@@ -522,17 +546,41 @@ impl Fate {
     }
 }
 
-/// Creates a durable queue, unless it is there.
-async fn declare_queue(channel: &Channel, name: &ShortString, is_classic: bool) -> lapin::Result<()> {
-    let options = QueueDeclareOptions {
-        durable: true,
-        ..QueueDeclareOptions::default()
+/// Creates a durable queue, unless it is there. How often the broker hands a message out before it drops it is settled when a queue is
+/// created: one that is there keeps its limit, whatever that is.
+///
+/// Each question has a channel to itself, which the broker closes if it says no.
+async fn declare_queue(
+    connection: &Connection,
+    name: &ShortString,
+    is_classic: bool,
+    delivery_limit: Option<i32>,
+) -> lapin::Result<()> {
+    let declare = async |delivery_limit: Option<AMQPValue>| {
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let mut arguments = FieldTable::default();
+        if !is_classic {
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        }
+        if let Some(limit) = delivery_limit.filter(|_| !is_classic) {
+            arguments.insert(DELIVERY_LIMIT.into(), limit);
+        }
+        let channel = connection.create_channel().await?;
+        channel.queue_declare(name.clone(), options, arguments).await.map(drop)
     };
-    let mut kind = FieldTable::default();
-    if !is_classic {
-        kind.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    let Err(error) = declare(delivery_limit.map(AMQPValue::LongInt)).await else {
+        return Ok(());
+    };
+    match Difference::of(&error) {
+        Some(difference) if difference.property == DELIVERY_LIMIT => {
+            let current = difference.current;
+            declare(current.and_then(|current| current.as_argument())).await
+        }
+        _ => Err(error),
     }
-    channel.queue_declare(name.clone(), options, kind).await.map(drop)
 }
 
 /// A name as AMQP has it.

@@ -214,8 +214,8 @@ impl RedisStreams {
                 pipeline.arg("MAXLEN").arg("~").arg(entries);
             }
             pipeline.arg("*");
-            for (name, value) in event.attributes() {
-                pipeline.arg(format!("ce-{name}")).arg(&*value);
+            for (name, value) in event.headers() {
+                pipeline.arg(name).arg(&*value);
             }
             pipeline.arg("content-type").arg("application/json");
             pipeline.arg("data").arg(event.payload());

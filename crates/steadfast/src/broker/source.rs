@@ -32,13 +32,7 @@ pub trait Source: Send + Sync + 'static {
     /// The attributes of CloudEvents that stand in the headers of a message, by their names and as they were before they became
     /// headers. By default those that begin with `ce-`, `ce_`, `cloudEvents_` or `cloudEvents:`.
     fn attributes(&self, message: &Incoming) -> Vec<(String, String)> {
-        let attribute = |(name, value): &(String, String)| {
-            let lower = name.to_ascii_lowercase();
-            let prefixes = ["ce-", "ce_", "cloudevents_", "cloudevents:"];
-            let short = prefixes.iter().find_map(|prefix| lower.strip_prefix(prefix))?;
-            Some((short.to_owned(), value.clone()))
-        };
-        message.headers().iter().filter_map(attribute).collect()
+        attributes(message)
     }
 
     /// Whether messages that are given up go to dead letters of the other side too: [`bury`](Self::bury).
@@ -46,7 +40,10 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
-    /// Hands a message that is given up to the dead letters of the other side, and waits until they have it.
+    /// Hands a message that is given up to the dead letters of the other side, and waits until they have it. It is dead in the
+    /// database by then, and acknowledged: nobody waits for this, and a message may be handed over twice. What fails is tried again
+    /// for as long as it takes, unless the failure is [definitive](Failure::definitive): then there is no such letter, and a dead
+    /// delivery says why.
     fn bury(&self, _message: &Incoming, _why: &str) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
@@ -57,11 +54,28 @@ pub trait Source: Send + Sync + 'static {
     }
 }
 
+/// The attributes of CloudEvents in the headers of a message, by what their names begin with.
+pub(crate) fn attributes(message: &Incoming) -> Vec<(String, String)> {
+    let attribute = |(name, value): &(String, String)| {
+        let lower = name.to_ascii_lowercase();
+        let prefixes = ["ce-", "ce_", "cloudevents_", "cloudevents:"];
+        let short = prefixes.iter().find_map(|prefix| lower.strip_prefix(prefix))?;
+        Some((short.to_owned(), value.clone()))
+    };
+    message.headers().iter().filter_map(attribute).collect()
+}
+
 /// One way to the messages of a [`Source`].
 pub trait Feed: Send + 'static {
     /// Waits until there are messages, and takes those that are there already, `max` at the most. An empty list is none, and it
     /// is asked again. It may be dropped at any time, and loses none.
     fn receive(&mut self, max: usize) -> impl Future<Output = Result<Vec<Incoming>, Failure>> + Send;
+
+    /// Takes messages that are here already, `max` at the most, and does not wait for any: it is called while others are handled, so
+    /// that they are at hand afterwards. By default there are none, and all are [received](Self::receive) in their turn.
+    fn receive_ahead(&mut self, _max: usize) -> impl Future<Output = Result<Vec<Incoming>, Failure>> + Send {
+        async { Ok(Vec::new()) }
+    }
 
     /// Says that these need not come again, by their [receipts](Incoming::with_receipt).
     fn ack(&mut self, receipts: &[u64]) -> impl Future<Output = Result<(), Failure>> + Send;
@@ -74,6 +88,18 @@ pub trait Feed: Send + 'static {
         async {}
     }
 }
+
+/// The code of a failure that comes again for ever: the next message cannot even be received, until somebody takes it away.
+pub(crate) const UNPARSABLE: &str = "unparsable";
+
+/// Headers that let somebody in: they are not shown to everybody who looks at a message.
+const CREDENTIALS: [&str; 5] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "set-cookie",
+    "x-api-key",
+];
 
 /// A message as it came, before anybody has read it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,6 +229,16 @@ impl Incoming {
     /// By what its feed knows it.
     pub fn receipt(&self) -> u64 {
         self.receipt
+    }
+
+    /// The same without what headers say that let somebody in.
+    pub(crate) fn masked(mut self, mask: &str) -> Self {
+        for (name, value) in &mut self.headers {
+            if CREDENTIALS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
+                mask.clone_into(value);
+            }
+        }
+        self
     }
 
     /// The same with these bytes.

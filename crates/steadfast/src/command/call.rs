@@ -1,5 +1,6 @@
 //! The door for plain Rust: a command called from plain Rust, with a typed input and a typed answer.
 
+use std::borrow::Cow;
 use std::future::Future;
 
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub struct Command<'c, Db: Database> {
 #[derive(Default)]
 pub(crate) struct Wish<'c> {
     pub(crate) operation: &'c str,
-    pub(crate) value: &'c str,
+    pub(crate) value: Cow<'c, str>,
     pub(crate) owner: Option<&'c Owner>,
     /// The input as JSON, or why it could not be written as such.
     pub(crate) input: Option<serde_json::Result<Vec<u8>>>,
@@ -36,7 +37,7 @@ pub(crate) struct Wish<'c> {
 
 impl Wish<'_> {
     pub(crate) fn claim(self, options: CommandOptions) -> Result<Claimant> {
-        let key = Key::new(options.scope, self.owner, self.operation, self.value)?;
+        let key = Key::new(options.scope, self.owner, self.operation, &self.value)?;
         let body = self.input.transpose().map_err(|error| {
             Error::new(
                 Code::BodyRefused,
@@ -63,12 +64,12 @@ pub struct Reply<T> {
 }
 
 impl<'c, Db: Database> Command<'c, Db> {
-    pub(crate) fn new(steadfast: &'c Steadfast<Db>, operation: &'c str, value: &'c str) -> Self {
+    pub(crate) fn new(steadfast: &'c Steadfast<Db>, operation: &'c str, value: impl Into<Cow<'c, str>>) -> Self {
         Self {
             steadfast,
             wish: Wish {
                 operation,
-                value,
+                value: value.into(),
                 ..Wish::default()
             },
             options: CommandOptions::default(),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::finish::{Finish, Finished};
+use super::finish::{Finish, Finished, SETTLE_LIMIT};
 use super::in_flight::Work;
 use super::point::Point;
 use super::{Claimant, CommandOptions, Comparison, Conflict, Outcome, Record};
@@ -266,17 +266,24 @@ where
         idle_limit: options.time_limit + IDLE_GRACE,
         is_alone: false,
     };
+    // However many kinds of leased rows there are, they leave connections to everybody else.
+    let place = match lease {
+        Some(_) => sf.place_in_pool().await,
+        None => None,
+    };
     let Begun::Ours(tx) = begin(sf, without_key).await? else {
         unreachable!("what claims nothing finds nothing")
     };
     let (mut tx, verdict, answer) = handle(&mut handler, tx, options).await?;
     let lease = lease.cloned();
     sf.to_the_end(async move {
+        let _place = place;
         if !matches!(verdict, Verdict::Commit(_)) {
             return tx.rollback().await;
         }
         tx.check_depth(1).await?;
-        if !tx.seal(lease.as_ref()).await? {
+        let sealing = tokio::time::timeout(SETTLE_LIMIT, tx.seal(lease.as_ref())).await;
+        if !sealing.map_err(|_| not_sealed())?? {
             tx.rollback().await?;
             return Err(lease_lost());
         }
@@ -403,6 +410,16 @@ pub(crate) fn trouble_of<Db: Database>(failure: &Failure) -> Option<Error> {
         }
         cause = cause.source()?;
     }
+}
+
+fn not_sealed() -> Error {
+    Error::new(
+        Code::TimeLimit,
+        format!(
+            "what ends the transaction could not be written within {SETTLE_LIMIT:?}, perhaps because another transaction that publishes \
+             with the same ordering key is still open; it is rolled back"
+        ),
+    )
 }
 
 fn lease_lost() -> Error {

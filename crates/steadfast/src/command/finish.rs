@@ -13,8 +13,9 @@ use crate::store::{self, CommitError, Database, Settlement, Store};
 use crate::telemetry;
 use crate::tx::Tx;
 
-/// How long storing the outcome may take. It is one row, unless something that the handler gave up on still runs.
-const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// How long it may take to write what ends a transaction. It is a few rows, unless something that the handler gave up on still runs, or
+/// the order of a key is held by a transaction that somebody has left open.
+pub(super) const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the database is asked about a commit whose reply was lost, before the client is told to come back.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
@@ -64,7 +65,11 @@ impl<Db: Database> Finish<Db> {
                     .map(Finished::Found)
                     .ok_or_else(in_flight);
             }
-            Ok(Err(error)) => return Err(error),
+            Ok(Err(error)) => {
+                // Who is told to try again may do so at once, and finds the key free.
+                tx.rollback().await?;
+                return Err(error);
+            }
             Err(_) => return Err(not_settled()),
         };
         self.sf.observe(Point::BeforeCommit, &self.claimant.key);

@@ -3,6 +3,7 @@
 //! [`Key`] says which wishes are the same, the fingerprint whether a retry still means the same, [`execute`]
 //! carries one through its transaction, and the outcome is what every retry gets.
 
+pub(crate) mod attempt;
 mod key;
 mod fingerprint;
 mod json;

@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -28,6 +29,8 @@ pub(super) struct Todo<Db: Database> {
     pub(super) reacting: Arc<Reacting<Db>>,
     pub(super) cx: EventCx,
     pub(super) key: RecordKey,
+    /// The kind of the row that carries it to the dead letters of its broker, should it die.
+    pub(super) letters: Option<Arc<str>>,
 }
 
 impl<Db: Database> Todo<Db> {
@@ -51,7 +54,7 @@ impl<Db: Database> Todo<Db> {
         ]);
         let time = envelope.time().unwrap_or_else(std::time::SystemTime::now);
         let message_id: Arc<str> = envelope.id().into();
-        let message = Message {
+        let message = Arc::new(Message {
             id: item,
             event_type: envelope.event_type().into(),
             version: envelope.version(),
@@ -65,13 +68,14 @@ impl<Db: Database> Todo<Db> {
                 incoming: incoming.clone(),
             })),
             origin,
-        };
+        });
         let todo = |reacting: Arc<Reacting<Db>>| Self {
             key: RecordKey {
                 consumer: reacting.name().clone(),
                 source: message.origin.source.clone(),
                 message_id: message_id.clone(),
             },
+            letters: source.letters.clone(),
             cx: EventCx::new(message.clone(), reacting.name().clone(), 1, CancellationToken::new()),
             reacting,
         };
@@ -101,6 +105,8 @@ pub(super) struct Batch<Db: Database> {
     pub(super) todos: Arc<Vec<Todo<Db>>>,
     /// Which of them.
     pub(super) range: std::ops::Range<usize>,
+    /// Whether a handler was called: without one, nobody has attempted anything.
+    pub(super) has_begun: Arc<AtomicBool>,
 }
 
 impl<Db: Database> Batch<Db> {
@@ -136,6 +142,7 @@ impl<Db: Database> Batch<Db> {
             if todo.reacting.drops_duplicates() && !new.remove(&todo.key) {
                 continue;
             }
+            self.has_begun.store(true, Ordering::Relaxed);
             self.sf.passes(WorkPoint::BeforeHandler, &todo.work_id());
             let handling = todo.reacting.handle(tx, &todo.cx);
             handling.instrument(telemetry::message_span(&todo.cx)).await?;

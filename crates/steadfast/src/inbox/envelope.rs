@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -185,12 +187,14 @@ impl Envelope {
             unreadable("undecodable", "the body is no CloudEvent as JSON, though it says so").with_source(error)
         })?;
         check_specversion(&read.specversion)?;
-        if read.data_base64.is_some() {
-            return Err(unreadable("undecodable", "its data are binary, and events are JSON"));
-        }
-        let payload = match read.data {
-            Some(data) => message.body().slice_ref(data.get().as_bytes()),
-            None => Bytes::from_static(b"null"),
+        let payload = match (read.data, read.data_base64) {
+            (Some(_), Some(_)) => return Err(unreadable("undecodable", "it has both data and data_base64")),
+            (Some(data), None) => message.body().slice_ref(data.get().as_bytes()),
+            (None, Some(data)) => STANDARD
+                .decode(data)
+                .map_err(|error| unreadable("undecodable", "its data_base64 is none").with_source(error))?
+                .into(),
+            (None, None) => Bytes::from_static(b"null"),
         };
         Ok(Self {
             source: Some(read.source),
@@ -255,8 +259,7 @@ struct Structured<'b> {
     partitionkey: Option<String>,
     #[serde(borrow)]
     data: Option<&'b RawValue>,
-    #[serde(borrow)]
-    data_base64: Option<&'b RawValue>,
+    data_base64: Option<String>,
 }
 
 /// CloudEvents has numbers, and text where they are headers.
@@ -374,7 +377,38 @@ mod tests {
             Envelope::read(&message, Vec::new())
         };
         assert!(structured("{").is_err() && structured("[]").is_err());
-        assert!(structured(r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"aA=="}"#).is_err());
+        for data in [
+            r#""data_base64":"a""#,
+            r#""data":1,"data_base64":"MQ==""#,
+            r#""data_base64":1"#,
+        ] {
+            let body = format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t",{data}}}"#);
+            let message = Incoming::new(body).with_content_type("application/cloudevents+json");
+            assert!(Envelope::read(&message, Vec::new()).is_err(), "{data}");
+        }
+    }
+
+    #[test]
+    fn data_in_base64_are_the_bytes_that_they_stand_for() {
+        let body = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"eyJza3UiOiAxLjEwfQ=="}"#;
+        let message = Incoming::new(body).with_content_type("application/cloudevents+json");
+        let envelope = Envelope::read(&message, Vec::new()).expect("an event");
+        assert_eq!(&**envelope.payload(), br#"{"sku": 1.10}"#);
+    }
+
+    #[test]
+    fn a_batch_is_refused_by_name_and_not_taken_for_an_event() {
+        let message = Incoming::new(r#"[{"specversion":"1.0","id":"1","source":"/s","type":"t","data":1}]"#)
+            .with_content_type("application/cloudevents-batch+json")
+            .with_message_id("m")
+            .with_event_type("t");
+        let refused = Envelope::read(&message, binary("1.0")).expect_err("a batch");
+        assert_eq!(refused.code(), "undecodable");
+        assert!(
+            refused.message().contains("cloudevents-batch+json"),
+            "{}",
+            refused.message()
+        );
     }
 
     #[test]

@@ -6,16 +6,20 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use uuid::Uuid;
+
 use crate::broker::away::Away;
 use crate::broker::{Feed, Incoming, Source};
 use crate::error::{Code, Error};
 use crate::failure::Failure;
-use crate::inbox::envelope::{Envelope, unreadable};
+use crate::inbox::envelope::{Envelope, is_from_elsewhere, unreadable};
+use crate::inbox::keep::UNREADABLE;
 use crate::outbox::{check_pattern, fits, name};
 use crate::queue::WorkOptions;
 use crate::retry::RetryPolicy;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
+use crate::store::letters::letters_end;
 use crate::telemetry;
 
 /// How many messages are handled in one transaction at the most, unless the source says otherwise. The cost of a commit is shared by
@@ -27,6 +31,9 @@ const BATCH_MAX: usize = 1_000;
 
 /// How large a message may be that is handed to a reaction, unless the source says otherwise: brokers take a megabyte or less.
 const LENGTH_MAX: usize = 1024 * 1024;
+
+/// What the names of rows end with that carry dead letters to a broker.
+const LETTERS: &str = letters_end!();
 
 type Read = dyn Fn(&Incoming) -> Result<Envelope, Failure> + Send + Sync;
 
@@ -191,7 +198,9 @@ impl<Db: Database> Intake<'_, Db> {
             panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
         }
         let wrong = patterns.iter().find_map(|pattern| check_pattern(pattern).err());
-        if let Some(rule) = wrong.or_else(|| name::check(&self.name).err()) {
+        let is_ours =
+            || (self.name == "job").then(|| "\"job\", which stands before the names of jobs; write another".to_owned());
+        if let Some(rule) = wrong.or_else(|| name::check(&self.name).err()).or_else(is_ours) {
             let message = format!("a source cannot be called, or want events of the type, {rule}");
             panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
         }
@@ -200,6 +209,7 @@ impl<Db: Database> Intake<'_, Db> {
         }
         let name: Arc<str> = self.name.into();
         self.sf.sources().add(Sourced {
+            letters: source.has_dead_letters().then(|| letters_of(&name)),
             kinds: [name.clone()],
             name,
             patterns,
@@ -213,13 +223,32 @@ impl<Db: Database> Intake<'_, Db> {
                 retry: RetryPolicy::default().with_key(),
                 lease: None,
                 concurrency: 1,
+                batch: 1,
                 dead_make_room: false,
             },
             in_flight: AtomicUsize::new(0),
             away: Away::of_source(),
+            letters_away: Away::of_dead_letters(),
+            trouble: Mutex::default(),
             location: self.location,
         });
     }
+}
+
+/// What rows are called that carry dead letters to the broker of a source. No target has such a name.
+fn letters_of(source: &str) -> Arc<str> {
+    format!("{source}{LETTERS}").into()
+}
+
+/// Whether rows of this kind carry dead letters to a broker: nobody handles them.
+pub(crate) fn are_letters(kind: &str) -> bool {
+    kind.ends_with(LETTERS)
+}
+
+/// Whether a delivery is of a message as it came, and not of an event: a copy for a broker, or what nobody could read. With another
+/// payload there would be nothing left to be read, or to be copied.
+pub(crate) fn is_as_it_came(item: &Uuid, kind: &str, event_type: Option<&str>) -> bool {
+    are_letters(kind) || is_from_elsewhere(item) && event_type == Some(UNREADABLE)
 }
 
 /// A source of this process.
@@ -227,6 +256,8 @@ pub(crate) struct Sourced {
     pub(super) name: Arc<str>,
     /// Rows of messages that nobody could read are stored under its name.
     pub(super) kinds: [Arc<str>; 1],
+    /// The kind of rows that carry what is given up to the dead letters of the broker, if it has any.
+    pub(super) letters: Option<Arc<str>>,
     pub(super) patterns: Vec<String>,
     pub(super) batch: usize,
     pub(super) prefetch: usize,
@@ -237,6 +268,9 @@ pub(crate) struct Sourced {
     pub(super) options: WorkOptions,
     in_flight: AtomicUsize,
     pub(super) away: Away,
+    pub(super) letters_away: Away,
+    /// The code of what keeps it from receiving.
+    trouble: Mutex<Option<String>>,
     location: &'static Location<'static>,
 }
 
@@ -262,6 +296,11 @@ impl Sourced {
         };
         envelope.check()?;
         Ok(envelope)
+    }
+
+    /// It was opened, or this keeps it from receiving.
+    pub(super) fn is_in_trouble(&self, code: Option<&str>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = code.map(str::to_owned);
     }
 
     pub(super) fn took(&self, count: usize) {
@@ -310,6 +349,16 @@ impl Sources {
         self.lock().clone()
     }
 
+    /// Those that receive nothing, and why: for people, by the code of the failure.
+    #[cfg_attr(not(feature = "axum"), allow(dead_code, reason = "only /readyz asks"))]
+    pub(crate) fn in_trouble(&self) -> Vec<(Arc<str>, String)> {
+        let trouble = |source: &Arc<Sourced>| {
+            let code = source.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Some((source.name.clone(), code?))
+        };
+        self.lock().iter().filter_map(trouble).collect()
+    }
+
     /// Whether events of this type come from one of them.
     pub(crate) fn feed(&self, event_type: &str) -> bool {
         self.lock().iter().any(|source| source.wants(event_type))
@@ -338,7 +387,6 @@ type Promise<'p, T> = Pin<Box<dyn Future<Output = T> + Send + 'p>>;
 pub(super) trait AnySource: Send + Sync {
     fn open(&self, prefetch: usize) -> Promise<'_, Result<Box<dyn AnyFeed>, Failure>>;
     fn attributes(&self, message: &Incoming) -> Vec<(String, String)>;
-    fn has_dead_letters(&self) -> bool;
     fn bury<'s>(&'s self, message: &'s Incoming, why: &'s str) -> Promise<'s, Result<(), Failure>>;
     fn address(&self) -> String;
 }
@@ -355,10 +403,6 @@ impl<S: Source> AnySource for S {
         Source::attributes(self, message)
     }
 
-    fn has_dead_letters(&self) -> bool {
-        Source::has_dead_letters(self)
-    }
-
     fn bury<'s>(&'s self, message: &'s Incoming, why: &'s str) -> Promise<'s, Result<(), Failure>> {
         Box::pin(Source::bury(self, message, why))
     }
@@ -371,6 +415,7 @@ impl<S: Source> AnySource for S {
 /// A feed whose type is forgotten.
 pub(super) trait AnyFeed: Send {
     fn receive(&mut self, max: usize) -> Promise<'_, Result<Vec<Incoming>, Failure>>;
+    fn receive_ahead(&mut self, max: usize) -> Promise<'_, Result<Vec<Incoming>, Failure>>;
     fn ack<'f>(&'f mut self, receipts: &'f [u64]) -> Promise<'f, Result<(), Failure>>;
     fn close(self: Box<Self>) -> Promise<'static, ()>;
 }
@@ -378,6 +423,10 @@ pub(super) trait AnyFeed: Send {
 impl<F: Feed> AnyFeed for F {
     fn receive(&mut self, max: usize) -> Promise<'_, Result<Vec<Incoming>, Failure>> {
         Box::pin(Feed::receive(self, max))
+    }
+
+    fn receive_ahead(&mut self, max: usize) -> Promise<'_, Result<Vec<Incoming>, Failure>> {
+        Box::pin(Feed::receive_ahead(self, max))
     }
 
     fn ack<'f>(&'f mut self, receipts: &'f [u64]) -> Promise<'f, Result<(), Failure>> {

@@ -1,5 +1,7 @@
 //! Messages that are kept: record, message and a row of the queue in one commit. From then on the engine works on them.
 
+use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::batch::Todo;
-use super::envelope::{is_from_elsewhere, item_of};
+use super::envelope::{is_from_elsewhere, item_of, unreadable};
 use super::intake::Sourced;
 use crate::broker::Incoming;
 use crate::clock::{Timestamp, random};
 use crate::command::execute::{Handled, Handler, Verdict};
 use crate::command::{CommandOptions, Outcome};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::failure::{Failure, FailureClass, FailureKind};
 use crate::outbox::reaction::kind;
 use crate::outbox::{Elsewhere, EventCx, Message};
-use crate::queue::{Claimed, Ended, FailureRow, failure_row};
-use crate::retry::{Decision, RetryPolicy};
+use crate::queue::{BACK_MAX, Ended, FailureRow, failure_row};
+use crate::retry::Decision;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::store::inbox::{Inbox, KeptRow, RecordKey};
@@ -27,10 +29,7 @@ use crate::store::letters::{Letters, MessageRow};
 use crate::tx::Tx;
 
 /// The type of a message that does not say what it is about.
-const UNREADABLE: &str = "unreadable";
-
-/// How long a message stays alive whose dead letter the broker does not take: it is tried once more then.
-const BURY_AGAIN: Duration = Duration::from_secs(30);
+pub(super) const UNREADABLE: &str = "unreadable";
 
 /// A message that is kept.
 #[derive(Debug)]
@@ -38,8 +37,8 @@ pub(super) struct Keep {
     record: Option<RecordKey>,
     message: Message,
     kind: Arc<str>,
-    /// What the broker has of it.
-    pub(super) incoming: Incoming,
+    letters: Option<Arc<str>>,
+    incoming: Incoming,
     headers: String,
     /// When it is worked on; `None`: it is dead.
     pub(super) after: Option<Duration>,
@@ -94,6 +93,7 @@ impl Keep {
         Self {
             record: todo.reacting.drops_duplicates().then(|| todo.key.clone()),
             kind: kind(todo.reacting.name(), message.version),
+            letters: todo.letters.clone(),
             headers: headers(&message, &incoming),
             message,
             incoming,
@@ -106,7 +106,7 @@ impl Keep {
     pub(super) fn failed<Db: Database>(todo: &Todo<Db>, failure: Failure) -> Self {
         let failure = in_time(failure);
         let after = match todo.reacting.retry().decide(1, &failure, Duration::ZERO, random) {
-            Decision::Retry(after) => Some(after),
+            Decision::Retry(after) => Some(after.min(BACK_MAX)),
             Decision::GiveUp(_) => None,
         };
         let is_snooze = failure.kind() == FailureKind::Snooze && after.is_some();
@@ -142,11 +142,25 @@ impl Keep {
         Self {
             record: None,
             kind: source.name.clone(),
+            letters: source.letters.clone(),
             headers: headers(&message, &incoming),
             message,
             incoming,
             after: None,
             failure: Some(failure_row(1, failure)),
+        }
+    }
+
+    /// The same message in a form that every database takes, if it is one that refuses it as it is: dead, under the name of its
+    /// source, its bytes as they are, and everything else that is known of it in ASCII.
+    pub(super) fn apart(&self, source: &Sourced, error: &Error) -> Self {
+        let words = format!("the database refuses it: {error}");
+        let failure = unreadable("unstorable", words.escape_default().to_string());
+        let apart = Self::unreadable(source, self.incoming.clone(), &failure);
+        Self {
+            headers: in_ascii(&apart.headers),
+            incoming: Incoming::new(self.incoming.body().clone()),
+            ..apart
         }
     }
 
@@ -192,9 +206,26 @@ impl Keep {
             headers: self.headers.clone(),
             payload: &self.message.payload,
             after: self.after,
+            letters: self.letters.as_deref(),
             failure: self.failure.clone(),
         }
     }
+}
+
+/// The same JSON without a letter that is not ASCII: those stand in its texts alone.
+fn in_ascii(json: &str) -> String {
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // A String takes everything.
+            let _ = write!(ascii, "\\u{unit:04x}");
+        }
+    }
+    ascii
 }
 
 fn is_text(text: &str) -> bool {
@@ -226,7 +257,17 @@ fn in_time(failure: Failure) -> Failure {
 }
 
 /// Messages that are kept, as the corridor calls it.
-pub(super) struct Keeping(pub(super) Arc<Vec<Keep>>);
+pub(super) struct Keeping {
+    kept: Arc<Vec<Keep>>,
+    /// Which of them.
+    range: Range<usize>,
+}
+
+impl Keeping {
+    pub(super) fn new(kept: Arc<Vec<Keep>>, range: Range<usize>) -> Self {
+        Self { kept, range }
+    }
+}
 
 impl<Db: Database> Handler<Db> for Keeping {
     type Answer = std::result::Result<u64, Failure>;
@@ -236,7 +277,7 @@ impl<Db: Database> Handler<Db> for Keeping {
     }
 
     async fn run(&mut self, mut tx: Tx<Db>, _: &CommandOptions) -> Handled<Db, Self::Answer> {
-        let mut rows: Vec<_> = self.0.iter().map(Keep::row).collect();
+        let mut rows: Vec<_> = self.kept[self.range.clone()].iter().map(Keep::row).collect();
         rows.sort_by(|one, other| one.record.cmp(&other.record));
         let (store, conn, offset) = tx.parts("keep messages");
         let ended = store.keep_messages(conn, &rows, offset).await.map_err(Failure::from);
@@ -260,48 +301,46 @@ pub(crate) fn incoming_of(row: &MessageRow) -> Option<Incoming> {
 }
 
 /// A message of the queue as it was when it came, if it came from elsewhere.
-pub(crate) async fn recall<Db: Database>(sf: &Steadfast<Db>, message: &Message) -> Result<Message> {
-    let mut message = message.clone();
+pub(crate) async fn recall<Db: Database>(sf: &Steadfast<Db>, message: &Arc<Message>) -> Result<Arc<Message>> {
     if !is_from_elsewhere(&message.id) {
-        return Ok(message);
+        return Ok(message.clone());
     }
     let rows = sf.ask("read a message").read_messages(&[message.id]).await?;
     let headers = rows.into_iter().next().and_then(|row| row.headers);
     let Some(stored) = headers.and_then(|headers| serde_json::from_str::<Stored>(&headers).ok()) else {
-        return Ok(message);
+        return Ok(message.clone());
     };
     let body = stored.body.map_or_else(|| message.payload.clone(), Into::into);
-    message.created_at = Timestamp(stored.time);
-    message.elsewhere = Some(Arc::new(Elsewhere {
+    let elsewhere = Elsewhere {
         via: stored.via.into(),
         id: stored.id.into(),
         incoming: stored.message.with_body(body),
-    }));
-    Ok(message)
+    };
+    Ok(Arc::new(Message {
+        created_at: Timestamp(stored.time),
+        elsewhere: Some(Arc::new(elsewhere)),
+        ..Message::clone(message)
+    }))
 }
 
-/// What becomes of an attempt at a message from elsewhere that was kept. One that is given up goes to the dead letters of its broker
-/// first, if it has any.
-pub(crate) async fn judge<Db: Database>(
-    sf: &Steadfast<Db>,
-    cx: &EventCx,
-    retry: &RetryPolicy,
-    claimed: &Claimed,
-    ended: Ended,
-) -> Ended {
-    let Some(elsewhere) = &cx.message().elsewhere else {
-        return ended;
-    };
-    let failure = match ended {
-        Ended::Failed(failure) => in_time(failure),
-        ended => return ended,
-    };
-    let decision = retry.decide(claimed.attempt, &failure, claimed.elapsed, random);
-    if let (Decision::GiveUp(_), Some(source)) = (decision, sf.sources().named(&elsewhere.via))
-        && source.source.has_dead_letters()
-        && source.source.bury(&elsewhere.incoming, failure.code()).await.is_err()
-    {
-        return Ended::Failed(Failure::snooze(BURY_AGAIN));
+/// What an attempt at a message from elsewhere came to.
+pub(crate) fn judge(cx: &EventCx, ended: Ended) -> Ended {
+    match ended {
+        Ended::Failed(failure) if cx.message().elsewhere.is_some() => Ended::Failed(in_time(failure)),
+        ended => ended,
     }
-    Ended::Failed(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_apart_says_the_same_in_ascii() {
+        let json = serde_json::json!({ "é": "a\u{1F980}\0\"b\\" }).to_string();
+        let ascii = in_ascii(&json);
+        assert!(ascii.is_ascii(), "{ascii}");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(read(&ascii), read(&json));
+    }
 }

@@ -22,7 +22,7 @@ use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::page;
 use crate::steadfast::Steadfast;
-use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, OperationRow, Operations};
+use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, OperationRow, Operations, Role};
 use crate::store::{Database, Store};
 use crate::tx::Tx;
 
@@ -45,11 +45,15 @@ impl<Db: Database> DeliveryList<'_, Db> {
         self.counted().await
     }
 
-    /// Settles which deliveries a verb is about now. What has expired would only be skipped, so it is not requeued.
+    /// Settles which deliveries a verb is about now. What has expired would only be skipped, so it is not requeued; what the inbox may
+    /// have forgotten is requeued one by one, by force, or not at all.
     async fn settle_for(&mut self, verb: BulkVerb) -> Result<Timestamp> {
         self.filter.among = verb.among(self.filter.among)?;
         let now = self.settle_bounds().await?;
-        self.filter.unexpired_at = (verb == BulkVerb::Requeue).then_some(now);
+        if verb == BulkVerb::Requeue {
+            self.filter.unexpired_at = Some(now);
+            self.filter.remembered_since = Some(now.before(self.steadfast.inbox_retention()));
+        }
         Ok(now)
     }
 
@@ -113,6 +117,7 @@ fn audit_entry(row: &OperationRow, ending: &str, what: &str) -> AuditEntry {
 
 /// The filter as it is kept with the operation.
 fn encode(filter: &DeliveryFilter) -> Value {
+    let is_told = filter.role != Role::among(filter.among);
     let state = match filter.among {
         Among::Pending => Some(DeliveryState::Pending.as_str()),
         Among::Dead => Some(DeliveryState::Dead.as_str()),
@@ -126,6 +131,7 @@ fn encode(filter: &DeliveryFilter) -> Value {
         ("code", filter.code.as_deref().map(Value::from)),
         ("fingerprint", filter.fingerprint.as_deref().map(Value::from)),
         ("since", filter.since.map(|since| json!(since.0))),
+        ("role", is_told.then(|| Value::from(filter.role.as_str()))),
     ];
     members
         .into_iter()
@@ -141,8 +147,10 @@ fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
         Some(_) => Among::Dead,
         None => Among::NotLeased,
     };
+    let told = operation.filter["role"].as_str();
+    let role = Role::ALL.into_iter().find(|role| Some(role.as_str()) == told);
     Ok(DeliveryFilter {
-        among,
+        role: role.unwrap_or(Role::among(among)),
         after: row.cursor.clone(),
         target: text("target"),
         event_type: text("type"),
@@ -152,6 +160,9 @@ fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
         since: operation.filter["since"].as_i64().map(Timestamp),
         until: Some(Timestamp(row.created_at)),
         unexpired_at: (operation.verb == BulkVerb::Requeue).then_some(Timestamp(row.created_at)),
+        // By now that may be others: each is looked at when it is locked.
+        remembered_since: None,
+        ..DeliveryFilter::of(among)
     })
 }
 
@@ -396,7 +407,7 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, operation: &OperationRow, rows: &[
         BulkVerb::Skip => DeliveryState::Skipped,
         BulkVerb::Discard => DeliveryState::Discarded,
     };
-    tx.end_deliveries(&keys, state, &operation.reason).await?;
+    tx.end_deliveries(&keys, state.as_str(), &operation.reason).await?;
     let mut chains: Vec<_> = rows.iter().filter_map(|row| row.chain.clone()).collect();
     chains.sort_unstable();
     chains.dedup();

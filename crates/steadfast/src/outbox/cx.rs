@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
@@ -16,21 +16,26 @@ use crate::clock::rfc3339;
 pub struct EventCx(Arc<Inner>);
 
 struct Inner {
-    message: Message,
+    message: Arc<Message>,
     target: Arc<str>,
     attempt: u32,
-    key: String,
+    /// Made when somebody asks for it.
+    key: OnceLock<String>,
     lost: CancellationToken,
 }
 
 impl EventCx {
-    pub(crate) fn new(message: Message, target: Arc<str>, attempt: u32, lost: CancellationToken) -> Self {
-        let key = format!("{}:{target}", message.id);
+    pub(crate) fn new(
+        message: impl Into<Arc<Message>>,
+        target: Arc<str>,
+        attempt: u32,
+        lost: CancellationToken,
+    ) -> Self {
         Self(Arc::new(Inner {
-            message,
+            message: message.into(),
             target,
             attempt,
-            key,
+            key: OnceLock::new(),
             lost,
         }))
     }
@@ -60,7 +65,8 @@ impl EventCx {
 
     /// The key to hand to the outside: the same in every attempt of this reaction to this event, and in no other.
     pub fn key(&self) -> &str {
-        &self.0.key
+        let Inner { message, target, .. } = &*self.0;
+        self.0.key.get_or_init(|| format!("{}:{target}", message.id))
     }
 
     /// Which attempt this is, from 1.
@@ -122,19 +128,24 @@ impl EventCx {
     /// The envelope without the payload: the attributes by their names in CloudEvents 1.0, as headers have them in its binary
     /// mode. The type of the payload, `application/json`, is not among them.
     pub fn attributes(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        self.headers().map(|(name, value)| (&name["ce-".len()..], value))
+    }
+
+    /// The same by the names that most headers have: `ce-id` and so on.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
         let always = [
-            ("specversion", Cow::Borrowed("1.0")),
-            ("id", self.0.message.id.to_string().into()),
-            ("source", self.source().into()),
-            ("type", self.event_type().into()),
-            ("time", rfc3339(self.time()).into()),
-            ("dataversion", self.version().to_string().into()),
+            ("ce-specversion", Cow::Borrowed("1.0")),
+            ("ce-id", self.0.message.id.to_string().into()),
+            ("ce-source", self.source().into()),
+            ("ce-type", self.event_type().into()),
+            ("ce-time", rfc3339(self.time()).into()),
+            ("ce-dataversion", self.version().to_string().into()),
         ];
         let sometimes = [
-            ("correlationid", self.correlation_id()),
-            ("causationid", self.causation_id()),
-            ("traceparent", self.traceparent()),
-            ("partitionkey", self.ordering_key()),
+            ("ce-correlationid", self.correlation_id()),
+            ("ce-causationid", self.causation_id()),
+            ("ce-traceparent", self.traceparent()),
+            ("ce-partitionkey", self.ordering_key()),
         ];
         let sometimes = sometimes
             .into_iter()
@@ -147,7 +158,8 @@ impl EventCx {
         self.0.message.cloud_event()
     }
 
-    /// Ends when the lease is lost or the process stops: whatever is done from then on is done again by somebody else.
+    /// Ends when the lease is lost, or 20 seconds after the process was told to stop: whatever is done from then on is done again by
+    /// somebody else. Soon after, the handler is dropped.
     pub async fn cancelled(&self) {
         self.0.lost.cancelled().await;
     }

@@ -15,6 +15,8 @@ use crate::audit::AuditEntry;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
 use crate::inbox::envelope::is_from_elsewhere;
+use crate::inbox::{are_letters, is_as_it_came};
+use crate::queue::JOBS;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::store::letters::{DeliveryRow, Letters, MessageRow, Replacement};
@@ -59,7 +61,7 @@ enum Change<'c> {
 
 impl<Db: Database> Delivery<'_, Db> {
     /// Requeues it even if it came from elsewhere longer ago than the inbox remembers: look first whether it was handled meanwhile by
-    /// other means.
+    /// other means. The audit says that it was forced.
     pub fn forced(mut self) -> Self {
         self.is_forced = true;
         self
@@ -84,7 +86,8 @@ impl<Db: Database> Delivery<'_, Db> {
     ///
     /// # Errors
     /// SF117 and SF102 as [`requeue`](Self::requeue), and SF102 if the payload is no JSON, too large, or has the mask of a
-    /// member that is not shown.
+    /// member that is not shown; or if what is delivered is no event but a message as it came from elsewhere: one that nobody could
+    /// read, or the copy of a dead letter for its broker.
     pub async fn requeue_edited(self, operator: &str, reason: &str, payload: &str) -> Result<MessageId> {
         let payload_read = read_payload(payload)?;
         let Some(message) = self.message().await? else {
@@ -134,6 +137,10 @@ impl<Db: Database> Delivery<'_, Db> {
 
     async fn change(self, action: &str, operator: &str, reason: &str, change: &Change<'_>) -> Result<()> {
         let subject = format!("{} {}", self.id, self.target);
+        let action = match self.is_forced {
+            true => format!("{action}.forced"),
+            false => action.to_owned(),
+        };
         let entry = AuditEntry::new(operator, action, subject).because(reason);
         let (entry, id, target) = (&entry, self.id, self.target);
         let memory = Some(self.steadfast.inbox_retention()).filter(|_| !self.is_forced);
@@ -141,8 +148,13 @@ impl<Db: Database> Delivery<'_, Db> {
             let row = tx.lock_delivery(id, target).await?;
             let row = row.ok_or_else(|| not_there(id, target))?;
             refuse_leased(&row)?;
+            if matches!(change, Change::Replace { .. }) {
+                refuse_as_it_came(&row)?;
+            }
             if matches!(change, Change::Requeue) {
                 refuse_expired(&row, tx.now().await?)?;
+            }
+            if matches!(change, Change::Requeue | Change::Replace { .. }) {
                 refuse_forgotten(&row, tx.now().await?, memory)?;
             }
             apply(tx, &row, change, reason).await?;
@@ -169,7 +181,7 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, row: &DeliveryRow, change: &Change
             })
             .await?;
             let detail = format!("replaced by {new}: {reason}");
-            tx.end_deliveries(&rows, DeliveryState::Skipped, &detail).await
+            tx.end_deliveries(&rows, DeliveryState::Skipped.as_str(), &detail).await
         }
         Change::End(DeliveryState::Discarded) if row.state != DeliveryState::Dead.as_str() => Err(Error::new(
             Code::InputInvalid,
@@ -181,7 +193,7 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, row: &DeliveryRow, change: &Change
             ),
         )),
         Change::End(state) => {
-            tx.end_deliveries(&rows, *state, reason).await?;
+            tx.end_deliveries(&rows, state.as_str(), reason).await?;
             tx.free_chains(row.chain.as_slice()).await
         }
     }
@@ -249,12 +261,32 @@ fn refuse_expired(row: &DeliveryRow, now: SystemTime) -> Result<()> {
     ))
 }
 
+/// What is read, or copied, is a message with its bytes and headers: another payload would be neither.
+fn refuse_as_it_came(row: &DeliveryRow) -> Result<()> {
+    let (item, target) = (row.item, row.target());
+    if !is_as_it_came(&item, &row.kind, row.event_type.as_deref()) {
+        return Ok(());
+    }
+    let message = match are_letters(&row.kind) {
+        true => format!(
+            "the delivery of {item} to {target} is a copy for the broker, which gets the message as it came; requeue it without \
+             --edited, or discard it"
+        ),
+        false => format!(
+            "the message {item} came to {target} and could not be read, or not be stored, so there is no event to edit; requeue it \
+             without --edited when that is mended, or discard it and have it sent anew"
+        ),
+    };
+    Err(Error::new(Code::InputInvalid, message))
+}
+
 /// Whether a message came from elsewhere longer ago than the inbox remembers. It may have come once more since then, and have been
 /// handled.
 pub(super) fn is_forgotten(row: &DeliveryRow, now: SystemTime, memory: Duration) -> bool {
     let came_at = row.created_at.map(|at| SystemTime::from(Timestamp(at)));
     let age = came_at.and_then(|came_at| now.duration_since(came_at).ok());
-    is_from_elsewhere(&row.item) && age.is_some_and(|age| age >= memory)
+    // A copy for the broker is nothing that anybody handles.
+    is_from_elsewhere(&row.item) && !are_letters(&row.kind) && age.is_some_and(|age| age >= memory)
 }
 
 fn refuse_forgotten(row: &DeliveryRow, now: SystemTime, memory: Option<Duration>) -> Result<()> {
@@ -287,24 +319,37 @@ impl<Db: Database> Steadfast<Db> {
 
 /// What is done to deliveries in a transaction of ours.
 impl<Db: Database> Tx<Db> {
-    pub(super) async fn lock_delivery(&mut self, id: MessageId, target: &str) -> Result<Option<DeliveryRow>> {
+    pub(crate) async fn lock_delivery(&mut self, id: MessageId, target: &str) -> Result<Option<DeliveryRow>> {
         let (store, conn, _) = self.parts("lock a delivery");
         store.lock_delivery(conn, id.as_uuid(), target).await
     }
 
-    pub(super) async fn requeue(&mut self, rows: &[(Uuid, String)]) -> Result<()> {
+    pub(crate) async fn requeue(&mut self, rows: &[(Uuid, String)]) -> Result<()> {
         let (store, conn, offset) = self.parts("requeue deliveries");
         store.requeue(conn, rows, offset).await
     }
 
-    pub(super) async fn end_deliveries(
+    pub(crate) async fn end_deliveries(
         &mut self,
         rows: &[(Uuid, String)],
-        state: DeliveryState,
+        state: &'static str,
         detail: &str,
     ) -> Result<()> {
-        let (store, conn, offset) = self.parts("end deliveries");
-        store.end_deliveries(conn, rows, state.as_str(), detail, offset).await
+        // A job that is not wanted any more is cancelled.
+        let (jobs, deliveries): (Vec<_>, Vec<_>) = rows.iter().cloned().partition(|(_, kind)| kind.starts_with(JOBS));
+        let of_jobs = if state == DeliveryState::Skipped.as_str() {
+            "cancelled"
+        } else {
+            state
+        };
+        for (rows, state) in [(jobs, of_jobs), (deliveries, state)] {
+            if rows.is_empty() {
+                continue;
+            }
+            let (store, conn, offset) = self.parts("end deliveries");
+            store.end_deliveries(conn, &rows, state, detail, offset).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn free_chains(&mut self, chains: &[String]) -> Result<()> {

@@ -53,6 +53,12 @@ impl DeliveryState {
     }
 
     pub(super) fn read(word: &str) -> Result<Self> {
+        let word = match word {
+            // What people say of jobs.
+            "completed" => Self::Delivered.as_str(),
+            "cancelled" => Self::Skipped.as_str(),
+            word => word,
+        };
         let known = Self::ALL.into_iter().find(|state| state.as_str() == word);
         known.ok_or_else(|| {
             Error::new(
@@ -86,6 +92,18 @@ pub struct LastFailure {
     pub message: String,
     /// The same for failures that differ only in numbers and ids.
     pub fingerprint: String,
+}
+
+impl LastFailure {
+    /// Of this row, if it has failed.
+    pub(crate) fn take(row: &mut DeliveryRow) -> Option<Self> {
+        row.failed_at.map(|at| Self {
+            at: Timestamp(at).into(),
+            code: row.code.take().unwrap_or_default(),
+            message: row.message.take().unwrap_or_default(),
+            fingerprint: row.fingerprint.take().unwrap_or_default(),
+        })
+    }
 }
 
 /// A delivery: one message on its way to one target.
@@ -123,14 +141,9 @@ pub struct ListedDelivery {
 }
 
 impl ListedDelivery {
-    pub(super) fn read(row: DeliveryRow) -> Result<Self> {
+    pub(super) fn read(mut row: DeliveryRow) -> Result<Self> {
         let moment = |micros: Option<i64>| micros.map(|at| SystemTime::from(Timestamp(at)));
-        let last_failure = row.failed_at.map(|at| LastFailure {
-            at: Timestamp(at).into(),
-            code: row.code.unwrap_or_default(),
-            message: row.message.unwrap_or_default(),
-            fingerprint: row.fingerprint.unwrap_or_default(),
-        });
+        let last_failure = LastFailure::take(&mut row);
         Ok(Self {
             id: MessageId::of(row.item),
             target: target_of(&row.kind).to_owned(),
@@ -163,6 +176,12 @@ pub(super) fn target_of(kind: &str) -> &str {
 /// A place in a list of deliveries: a message and a kind, as `ID/KIND`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryPlace(pub(super) Uuid, pub(super) String);
+
+impl DeliveryPlace {
+    pub(crate) fn of(item: Uuid, kind: String) -> Self {
+        Self(item, kind)
+    }
+}
 
 impl fmt::Display for DeliveryPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

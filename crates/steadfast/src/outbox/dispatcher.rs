@@ -10,6 +10,7 @@ use super::event::Event;
 use super::reaction::Reaction;
 use crate::clock::random;
 use crate::error::{Code, Error, Result};
+use crate::inbox::Burying;
 use crate::queue::{Engine, Pace, TROUBLE, Work};
 use crate::steadfast::Steadfast;
 use crate::store::inbox::Inbox;
@@ -30,8 +31,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Looks every `poll` for at most `batch` messages for each target, and at nothing else: the outbox as it is often
-    /// built. Latency is the poll, and throughput is one batch in each.
+    /// Looks every `poll` for at most `batch` messages for each target, less those that are still worked on, and at nothing else: the
+    /// outbox as it is often built. Latency is the poll, and throughput is one batch in each.
     pub fn fixed(poll: Duration, batch: u32) -> Self {
         let pace = Pace {
             poll,
@@ -200,14 +201,18 @@ impl<Db: Database> Steadfast<Db> {
         self.engine().drain().await
     }
 
-    /// What rows of the queue can be here: deliveries, and messages from elsewhere that nobody could read.
+    /// What rows of the queue can be here: deliveries, messages from elsewhere that nobody could read, copies of dead letters for
+    /// their brokers, and jobs.
     fn works(&self) -> Vec<Arc<dyn Work<Db>>> {
         let reactions = self.reactions().durable().into_iter();
         let reactions = reactions.map(|reacting| reacting as Arc<dyn Work<Db>>);
-        let sources = self.sources().all().into_iter();
-        reactions
-            .chain(sources.map(|source| source as Arc<dyn Work<Db>>))
-            .collect()
+        let sources = self.sources().all();
+        let burying = sources.iter().filter_map(Burying::of).map(Arc::new);
+        let burying: Vec<_> = burying.map(|burying| burying as Arc<dyn Work<Db>>).collect();
+        let sources = sources.into_iter().map(|source| source as Arc<dyn Work<Db>>);
+        let workers = self.workers().all().clone().into_iter();
+        let workers = workers.map(|worker| worker as Arc<dyn Work<Db>>);
+        reactions.chain(sources).chain(burying).chain(workers).collect()
     }
 
     fn engine(&self) -> Engine<Db> {

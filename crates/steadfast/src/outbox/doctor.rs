@@ -63,8 +63,9 @@ fn kinds(stats: &OutboxStats) -> Check {
         Some(lost) => Check::warn(
             "kinds",
             format!("rows wait that no running process knows: {lost}"),
-            "start a process that has these reactions, in the version behind the @ if there is one, or roll the new binary out \
-             everywhere; if nobody will ever want them, `steadfast targets remove NAME --reason WHY`",
+            "start a process that has these reactions or handlers, in the version behind the @ if there is one, or roll the new \
+             binary out everywhere; if nobody will ever want them, `steadfast targets remove NAME --reason WHY`, and for jobs \
+             `steadfast jobs cancel ID --reason WHY`",
         ),
     }
 }

@@ -31,7 +31,7 @@ impl<Db: Database> Steadfast<Db> {
             let Ok(now) = sf.store().now().await else {
                 return telemetry::raised_in_vain(message.event_type, &message.id);
             };
-            let message = Message {
+            let message = Arc::new(Message {
                 id: message.id,
                 event_type: message.event_type.into(),
                 version: message.version,
@@ -41,7 +41,7 @@ impl<Db: Database> Steadfast<Db> {
                 origin: message.origin,
                 payload: message.payload.into(),
                 elsewhere: None,
-            };
+            });
             for reacting in reactions {
                 let (sf, message) = (sf.clone(), message.clone());
                 sf.tasks()
@@ -53,7 +53,7 @@ impl<Db: Database> Steadfast<Db> {
 }
 
 /// Tries until it has succeeded, the policy gives up, or the process stops.
-async fn react<Db: Database>(sf: &Steadfast<Db>, reacting: &Arc<Reacting<Db>>, message: Message) {
+async fn react<Db: Database>(sf: &Steadfast<Db>, reacting: &Arc<Reacting<Db>>, message: Arc<Message>) {
     let began = Instant::now();
     let id: Uuid = message.id;
     let mut attempt = 1;

@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::page;
 use crate::steadfast::Steadfast;
-use crate::store::letters::{Among, DeliveryFilter, GroupRow, Letters};
+use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, GroupRow, Letters};
 use crate::store::{Database, Store};
 
 /// How far deliveries are counted: beyond this, how many there are exactly is not worth the time.
@@ -78,7 +78,7 @@ impl From<GroupRow> for DeadGroup {
 #[must_use = "nothing is listed until `page`"]
 pub struct DeliveryList<'c, Db: Database> {
     pub(super) steadfast: &'c Steadfast<Db>,
-    pub(super) filter: DeliveryFilter,
+    pub(crate) filter: DeliveryFilter,
     after: Option<DeliveryPlace>,
     published_within: Option<Duration>,
     limit: u32,
@@ -114,9 +114,13 @@ impl<Db: Database> Steadfast<Db> {
 
 impl<'c, Db: Database> DeliveryList<'c, Db> {
     fn new(steadfast: &'c Steadfast<Db>, among: Among) -> Self {
+        Self::fitting(steadfast, DeliveryFilter::of(among))
+    }
+
+    pub(crate) fn fitting(steadfast: &'c Steadfast<Db>, filter: DeliveryFilter) -> Self {
         Self {
             steadfast,
-            filter: DeliveryFilter::of(among),
+            filter,
             after: None,
             published_within: None,
             limit: page::LENGTH,
@@ -187,19 +191,22 @@ impl<'c, Db: Database> DeliveryList<'c, Db> {
     /// If the database does not answer. SF118 if a row was written by a newer version.
     pub async fn page(mut self) -> Result<DeliveryPage> {
         let now = self.settle_bounds().await?;
-        let limit = page::rows_wanted(self.limit);
-        let mut rows = self
-            .steadfast
-            .ask("list deliveries")
-            .list_deliveries(&self.filter, limit)
-            .await?;
-        let has_more = page::cut(&mut rows, self.limit);
+        let (rows, has_more) = self.rows().await?;
         let deliveries: Vec<_> = rows.into_iter().map(ListedDelivery::read).collect::<Result<_>>()?;
         Ok(DeliveryPage {
             next: deliveries.last().map(ListedDelivery::place).filter(|_| has_more),
             deliveries,
             now: now.into(),
         })
+    }
+
+    /// The rows of one page, once the bounds are settled, and whether there are more.
+    pub(crate) async fn rows(&self) -> Result<(Vec<DeliveryRow>, bool)> {
+        let store = self.steadfast.ask("list deliveries");
+        let wanted = page::rows_wanted(self.limit);
+        let mut rows = store.list_deliveries(&self.filter, wanted).await?;
+        let has_more = page::cut(&mut rows, self.limit);
+        Ok((rows, has_more))
     }
 
     /// Counts them, up to 100,000.
@@ -212,7 +219,7 @@ impl<'c, Db: Database> DeliveryList<'c, Db> {
     }
 
     /// How many fit, once the bounds are settled.
-    pub(super) async fn counted(&self) -> Result<Count> {
+    pub(crate) async fn counted(&self) -> Result<Count> {
         let store = self.steadfast.ask("count deliveries");
         let counted = store.count_deliveries(&self.filter, COUNT_MAX).await?;
         Ok(Count::of(counted, COUNT_MAX))
@@ -231,7 +238,7 @@ impl<'c, Db: Database> DeliveryList<'c, Db> {
     }
 
     /// Turns ages into moments and places, and says the time.
-    pub(super) async fn settle_bounds(&mut self) -> Result<Timestamp> {
+    pub(crate) async fn settle_bounds(&mut self) -> Result<Timestamp> {
         let database = self.steadfast.store().now().await?;
         let now = self.steadfast.clock().at(database);
         if let Some(age) = self.published_within {

@@ -93,7 +93,8 @@ pub struct LookedMessage {
     pub traceparent: Option<String>,
     /// The message that it replaces for one delivery, if its payload was edited.
     pub replaces: Option<MessageId>,
-    /// The message as it came, with all its headers, if it came from elsewhere.
+    /// The message as it came, with all its headers, if it came from elsewhere. Headers that let somebody in, as `authorization`, are
+    /// masked unless [revealed](MessageLookUp::revealed).
     pub incoming: Option<Incoming>,
     /// The members of the payload that are masked.
     pub redacted: Vec<String>,
@@ -114,6 +115,10 @@ impl LookedMessage {
             .and_then(|text| serde_json::from_str::<Value>(text).ok());
         let replaces = headers.and_then(|headers| headers[REPLACES].as_str()?.parse().ok());
         let incoming = inbox::incoming_of(&row);
+        let incoming = match is_revealed {
+            true => incoming,
+            false => incoming.map(|incoming| incoming.masked(MASK)),
+        };
         Self {
             id: MessageId::of(row.id),
             event_type: row.event_type,
@@ -148,6 +153,7 @@ impl LookedMessage {
             "causation_id": self.causation_id,
             "traceparent": self.traceparent,
             "replaces": self.replaces.map(|id| id.to_string()),
+            "incoming": self.incoming,
             "redacted": self.redacted,
             "payload": payload,
             "deliveries": self.deliveries.iter().map(delivery_to_json).collect::<Vec<_>>(),

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -15,6 +16,7 @@ use super::origin::Origin;
 use crate::broker::Incoming;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
+use crate::job::{Job, worker};
 
 /// How large an event may be as JSON. Brokers take a megabyte or less, and a row is read whole whenever it is delivered.
 pub const EVENT_LENGTH_MAX: usize = 256 * 1024;
@@ -67,7 +69,9 @@ pub(crate) struct NewMessage {
     pub(crate) id: Uuid,
     pub(crate) event_type: &'static str,
     pub(crate) version: u32,
-    pub(crate) delay: Duration,
+    /// What one must know to work on it, if it is a job; `None`: it is an event, and goes to whoever wants its type.
+    pub(crate) kind: Option<Arc<str>>,
+    pub(crate) due: When,
     pub(crate) expires_after: Option<Duration>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) redacted: Option<String>,
@@ -76,23 +80,20 @@ pub(crate) struct NewMessage {
     pub(crate) payload: String,
 }
 
+/// When a message is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    /// So long after it was written.
+    After(Duration),
+    /// At this time of the database, or now if that has passed.
+    At(Timestamp),
+}
+
 impl NewMessage {
     /// Puts an event into its envelope.
     pub(crate) fn of<E: Event>(event: &E, origin: &Origin) -> Result<Self> {
         let refuse = |what: String| Error::new(Code::EventInvalid, what);
-        name::check(E::TYPE).map_err(|rule| refuse(format!("an event cannot be called {rule}")))?;
-        let payload = serde_json::to_string(event).map_err(|error| {
-            let message = format!("the event {} cannot be written as JSON", E::TYPE);
-            Error::new(Code::EventInvalid, message).with_source(error)
-        })?;
-        if payload.len() > EVENT_LENGTH_MAX {
-            return Err(refuse(format!(
-                "the event {} has {} bytes as JSON, and at most {EVENT_LENGTH_MAX} are published; put a reference to the \
-                 thing into it instead of the thing",
-                E::TYPE,
-                payload.len()
-            )));
-        }
+        let payload = Self::write("event", E::TYPE, event)?;
         let ordering_key = event.ordering_key();
         if let Some(key) = &ordering_key
             && (key.is_empty() || key.len() > ORDERING_KEY_LENGTH_MAX || key.contains('\0'))
@@ -109,20 +110,64 @@ impl NewMessage {
                 E::TYPE
             )));
         }
+        Ok(Self {
+            due: When::After(E::DELAY),
+            expires_after: E::EXPIRES_AFTER,
+            ordering_key,
+            ..Self::new(E::TYPE, E::VERSION, E::REDACTED, payload, origin)
+        })
+    }
+
+    /// Puts a job into the same envelope.
+    pub(crate) fn of_job<J: Job>(job: &J, due: When, origin: &Origin) -> Result<Self> {
+        let payload = Self::write("job", J::NAME, job)?;
+        let far_away = match due {
+            When::After(delay) => delay > FUTURE_MAX,
+            When::At(at) => SystemTime::from(at) > SystemTime::now() + FUTURE_MAX,
+        };
+        if far_away {
+            let message = format!("the job {} is due more than ten years ahead; choose less", J::NAME);
+            return Err(Error::new(Code::EventInvalid, message));
+        }
+        Ok(Self {
+            kind: Some(worker::kind(J::NAME, J::VERSION)),
+            due,
+            ..Self::new(J::NAME, J::VERSION, J::REDACTED, payload, origin)
+        })
+    }
+
+    fn new(name: &'static str, version: u32, redacted: &[&str], payload: String, origin: &Origin) -> Self {
         let id = Uuid::now_v7();
         let mut origin = origin.clone();
         origin.correlation_id.get_or_insert_with(|| id.to_string().into());
-        Ok(Self {
+        Self {
             id,
-            event_type: E::TYPE,
-            version: E::VERSION,
-            delay: E::DELAY,
-            expires_after: E::EXPIRES_AFTER,
-            ordering_key,
-            redacted: (!E::REDACTED.is_empty()).then(|| serde_json::json!(E::REDACTED).to_string()),
+            event_type: name,
+            version,
+            kind: None,
+            due: When::After(Duration::ZERO),
+            expires_after: None,
+            ordering_key: None,
+            redacted: (!redacted.is_empty()).then(|| json!(redacted).to_string()),
             origin,
             payload,
-        })
+        }
+    }
+
+    /// What is written as JSON, if it can be stored under this name.
+    fn write(what: &str, name: &str, value: &impl Serialize) -> Result<String> {
+        let refuse = |what: String| Error::new(Code::EventInvalid, what);
+        name::check(name).map_err(|rule| refuse(format!("no {what} can be called {rule}")))?;
+        let payload = serde_json::to_string(value)
+            .map_err(|error| refuse(format!("the {what} {name} cannot be written as JSON")).with_source(error))?;
+        if payload.len() > EVENT_LENGTH_MAX {
+            return Err(refuse(format!(
+                "the {what} {name} has {} bytes as JSON, and at most {EVENT_LENGTH_MAX} are stored; put a reference to the \
+                 thing into it instead of the thing",
+                payload.len()
+            )));
+        }
+        Ok(payload)
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) use gauges::Gauges;
 pub use look::{DeadGroup, DeliveryList, DeliveryPage};
 pub use look_up::{FailedAttempt, LookedMessage, MessageLookUp};
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
-pub(crate) use message::{Elsewhere, Message, NewMessage};
+pub(crate) use message::{Elsewhere, Message, NewMessage, When};
 pub use operation::{BulkOperation, BulkState, BulkVerb, OperationId};
 pub(crate) use origin::Origin;
 pub(crate) use publications::Publications;

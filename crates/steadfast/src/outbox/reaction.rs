@@ -5,37 +5,28 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 
 use super::TargetRow;
 use super::cx::EventCx;
 use super::event::Event;
 use super::name;
-use super::sink::Batcher;
+use super::sink::Sending;
 use crate::clock::ReadDuration;
-use crate::command::execute::{self, Handled, Handler, Verdict};
-use crate::command::{AsyncReact, CommandOptions, Outcome};
+use crate::command::AsyncReact;
+use crate::command::attempt::{self, AttemptOptions, HandlerFuture, InTransaction, attempt_options};
 use crate::error::{Code, Error, Result};
-use crate::failure::{Failure, FailureClass};
+use crate::failure::{Failure, FailureClass, FailureKind};
 use crate::inbox;
-use crate::queue::{Claimed, Ended, Work, WorkId, WorkOptions, WorkPoint};
+use crate::queue::{Claimed, Ended, Row, Work, WorkId, WorkOptions, WorkPoint};
+use crate::registry::{Declared, Registry};
 use crate::retry::RetryPolicy;
 use crate::steadfast::Steadfast;
-use crate::store::{Database, Store};
+use crate::store::Database;
 use crate::tx::Tx;
-
-/// How many deliveries are handed to a reaction at once that calls the outside, unless it says otherwise.
-const OUTSIDE_CONCURRENCY: u32 = 64;
-
-/// How many are on SQLite to one with a transaction. They take turns, and one COMMIT is for as many.
-const TURNS: u32 = 32;
-
-/// The future of a handler whose type is forgotten.
-pub(crate) type HandlerFuture<'t> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 't>>;
 
 /// What becomes of the events behind one that is dead, where they have an ordering key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +53,9 @@ pub enum Duplicates {
 pub struct Reaction<'r, Db: Database, E: Event> {
     sf: &'r Steadfast<Db>,
     name: String,
-    retry: RetryPolicy,
-    lease: Option<Duration>,
-    concurrency: Option<u32>,
+    options: AttemptOptions,
     on_dead: OnDead,
     duplicates: Duplicates,
-    time_limit: Duration,
     location: &'static Location<'static>,
     event: PhantomData<fn(E)>,
 }
@@ -77,39 +65,15 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
         Self {
             sf,
             name: name.to_owned(),
-            retry: RetryPolicy::default(),
-            lease: None,
-            concurrency: None,
+            options: AttemptOptions::default(),
             on_dead: OnDead::Wait,
             duplicates: Duplicates::Drop,
-            time_limit: CommandOptions::default().time_limit,
             location,
             event: PhantomData,
         }
     }
 
-    /// When it is tried again, and how often, before it is dead. A reaction has a key, so what ended unknown is tried again
-    /// too.
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.retry = retry;
-        self
-    }
-
-    /// How long a delivery belongs to a process that says nothing any more; 30 seconds by default. It is renewed while the
-    /// process lives, so it need not be longer than the handler takes.
-    ///
-    /// # Panics
-    /// If the text is no duration.
-    pub fn lease(mut self, lease: impl ReadDuration) -> Self {
-        self.lease = Some(read(lease));
-        self
-    }
-
-    /// How many deliveries are worked on at once in one process.
-    pub fn concurrency(mut self, concurrency: u32) -> Self {
-        self.concurrency = Some(concurrency.max(1));
-        self
-    }
+    attempt_options!();
 
     /// What becomes of the events behind one that is dead.
     pub fn on_dead(mut self, on_dead: OnDead) -> Self {
@@ -121,15 +85,6 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
     /// dropped.
     pub fn duplicates(mut self, duplicates: Duplicates) -> Self {
         self.duplicates = duplicates;
-        self
-    }
-
-    /// How long one attempt may take; 30 seconds by default.
-    ///
-    /// # Panics
-    /// If the text is no duration.
-    pub fn time_limit(mut self, time_limit: impl ReadDuration) -> Self {
-        self.time_limit = read(time_limit);
         self
     }
 
@@ -191,14 +146,6 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
         }
         self.sf.sources().refuse(&self.name, self.location);
         let name: Arc<str> = self.name.into();
-        let concurrency = self.concurrency.unwrap_or_else(|| match &call {
-            Call::Outside(_) | Call::Sink(_) => OUTSIDE_CONCURRENCY,
-            // Half of the pool is left to everybody else.
-            Call::InTx(_) if Db::Store::NEEDS_ANNOUNCEMENTS => {
-                (self.sf.pool().options().get_max_connections() / 2).clamp(1, TURNS)
-            }
-            Call::InTx(_) => TURNS,
-        });
         let kinds = (1..=E::VERSION.max(1)).map(|version| kind(&name, version)).collect();
         self.sf.reactions().add(Reacting {
             name,
@@ -206,21 +153,15 @@ impl<'r, Db: Database, E: Event> Reaction<'r, Db, E> {
             wants: Wants::Type(E::TYPE),
             is_in_process: E::IN_PROCESS,
             options: WorkOptions {
-                retry: self.retry.with_key(),
-                lease: self.lease,
-                concurrency,
                 dead_make_room: self.on_dead == OnDead::Skip,
+                ..self.options.work(self.sf, matches!(call, Call::InTx(_)))
             },
-            time_limit: self.time_limit,
+            time_limit: self.options.time_limit,
             duplicates: self.duplicates,
             call,
             location: self.location,
         });
     }
-}
-
-pub(super) fn read(duration: impl ReadDuration) -> Duration {
-    duration.read_duration().unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 /// What a node must know to deliver an event of this version to the target.
@@ -244,7 +185,7 @@ type Outside = Box<dyn for<'t> Fn(&'t EventCx) -> Result<HandlerFuture<'t>, Fail
 pub(super) enum Call<Db: Database> {
     InTx(InTx<Db>),
     Outside(Outside),
-    Sink(Arc<Batcher>),
+    Sink(Sending),
 }
 
 /// Which events a target wants.
@@ -313,64 +254,84 @@ impl<Db: Database> Reacting<Db> {
             let message = format!("{} reacts to {event_type}, not to {}", self.name, cx.event_type());
             return Ended::Failed(Failure::definitive(FailureClass::Validation, "wrong_type", message));
         }
-        let id = WorkId {
-            item: cx.message().id,
-            kind: &self.name,
-            attempt: cx.attempt(),
-        };
-        sf.passes(WorkPoint::BeforeHandler, &id);
         match &self.call {
             Call::Outside(call) => {
-                let working = async { call(cx)?.await };
-                let ended = tokio::time::timeout(self.time_limit, working).await;
-                sf.passes(WorkPoint::AfterHandler, &id);
-                match ended.unwrap_or_else(|_| Err(out_of_time(self.time_limit))) {
-                    Ok(()) => Ended::Done(None),
-                    Err(failure) => Ended::Failed(failure),
-                }
+                let calling = async { call(cx)?.await };
+                attempt::outside(sf, self.time_limit, &self.id(cx), calling).await
             }
-            Call::Sink(batcher) => {
-                let verdict = batcher.send(sf.tasks(), cx.clone()).await;
-                sf.passes(WorkPoint::AfterHandler, &id);
-                match verdict {
-                    Ok(confirmation) => Ended::Done(confirmation.into_detail()),
-                    Err(failure) => Ended::Failed(failure),
-                }
-            }
+            Call::Sink(_) => unreachable!("a sink is sent batches"),
             Call::InTx(_) => {
-                let options = CommandOptions {
-                    time_limit: self.time_limit,
-                    ..CommandOptions::default()
-                };
-                let handler = InTransaction {
+                let delivering = Delivering {
                     reacting: self.clone(),
                     cx: cx.clone(),
-                    sf: sf.clone(),
                 };
                 let lease = claimed.map(|claimed| &claimed.lease);
-                // In a box of its own: who needs no transaction does not carry the room for one along.
-                match Box::pin(execute::transact(sf, &options, lease, handler)).await {
-                    Ok(Ok(())) => Ended::Settled,
-                    Ok(Err(failure)) => Ended::Failed(failure),
-                    Err(error) if error.code() == Code::LeaseLost => Ended::Lost,
-                    Err(error) => Ended::Failed(rolled_back(error)),
-                }
+                attempt::in_transaction(sf, self.time_limit, lease, delivering).await
             }
         }
     }
 }
 
-/// What a handler with a transaction ended with, by the words that one without has. Nothing that it did is there.
-pub(crate) fn rolled_back(error: Error) -> Failure {
-    match error.code() {
-        Code::HandlerPanicked => Failure::panicked(),
-        Code::TimeLimit => Failure::transient("time_limit", error.to_string()),
-        _ => error.into(),
+impl<Db: Database> Reacting<Db> {
+    /// What is told of a row; or how it ends without an attempt.
+    async fn begin(&self, sf: &Steadfast<Db>, row: &Row) -> Result<EventCx, Ended> {
+        let claimed = &*row.claimed;
+        if claimed.message.has_expired {
+            return Err(Ended::Skipped("it expired before it was delivered"));
+        }
+        match inbox::recall(sf, &claimed.message).await {
+            Ok(message) => Ok(EventCx::new(
+                message,
+                self.name.clone(),
+                claimed.attempt,
+                row.lost.clone(),
+            )),
+            Err(error) => Err(Ended::Failed(error.into())),
+        }
     }
-}
 
-fn out_of_time(time_limit: Duration) -> Failure {
-    Failure::unknown("time_limit", format!("the handler did not end within {time_limit:?}"))
+    /// Sends rows as one batch, and says of each how it ended.
+    async fn send(&self, sf: &Steadfast<Db>, sending: &Sending, rows: &[Row]) -> Vec<Ended> {
+        let (mut batch, mut ends) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+        for row in rows {
+            match self.begin(sf, row).await {
+                Ok(cx) => {
+                    batch.push(cx);
+                    ends.push(None);
+                }
+                Err(ended) => ends.push(Some(ended)),
+            }
+        }
+        let passes = |point| batch.iter().for_each(|cx| sf.passes(point, &self.id(cx)));
+        passes(WorkPoint::BeforeHandler);
+        let verdicts = sending.send(&batch, self.time_limit).await;
+        passes(WorkPoint::AfterHandler);
+        let is_away = sending.rests_for().is_some();
+        let mut sent = batch.iter().zip(verdicts);
+        for ended in &mut ends {
+            if ended.is_none()
+                && let Some((cx, verdict)) = sent.next()
+            {
+                let sent = match verdict {
+                    Ok(confirmation) => Ended::Done(confirmation.into_detail()),
+                    // The engine asks for no more until it has rested, and what waits has been due all the time.
+                    Err(failure) if is_away && failure.kind() == FailureKind::Snooze => Ended::GivenBack,
+                    Err(failure) => Ended::Failed(failure),
+                };
+                *ended = Some(inbox::judge(cx, sent));
+            }
+        }
+        ends.into_iter().flatten().collect()
+    }
+
+    /// Which attempt this is, for those who watch.
+    fn id<'c>(&'c self, cx: &EventCx) -> WorkId<'c> {
+        WorkId {
+            item: cx.message().id,
+            kind: &self.name,
+            attempt: cx.attempt(),
+        }
+    }
 }
 
 impl<Db: Database> Work<Db> for Reacting<Db> {
@@ -382,86 +343,73 @@ impl<Db: Database> Work<Db> for Reacting<Db> {
         &self.options
     }
 
-    fn run(
-        self: Arc<Self>,
-        sf: Steadfast<Db>,
-        claimed: Arc<Claimed>,
-        lost: CancellationToken,
-    ) -> Pin<Box<dyn Future<Output = Ended> + Send>> {
+    fn rests_for(&self) -> Option<Duration> {
+        match &self.call {
+            Call::Sink(sending) => sending.rests_for(),
+            Call::InTx(_) | Call::Outside(_) => None,
+        }
+    }
+
+    fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>> {
         Box::pin(async move {
-            if claimed.message.has_expired {
-                return Ended::Skipped("it expired before it was delivered");
+            if let Call::Sink(sending) = &self.call {
+                return self.send(&sf, sending, &rows).await;
             }
-            let message = match inbox::recall(&sf, &claimed.message).await {
-                Ok(message) => message,
-                Err(error) => return Ended::Failed(error.into()),
-            };
-            let cx = EventCx::new(message, self.name.clone(), claimed.attempt, lost);
-            let ended = self.attempt(&sf, &cx, Some(&claimed)).await;
-            inbox::judge(&sf, &cx, &self.options.retry, &claimed, ended).await
+            let mut ends = Vec::with_capacity(rows.len());
+            for row in &*rows {
+                ends.push(match self.begin(&sf, row).await {
+                    Ok(cx) => {
+                        let ended = self.attempt(&sf, &cx, Some(&row.claimed)).await;
+                        inbox::judge(&cx, ended)
+                    }
+                    Err(ended) => ended,
+                });
+            }
+            ends
         })
     }
 }
 
-/// A handler, as the corridor calls it.
-struct InTransaction<Db: Database> {
+/// A delivery whose handler wants a transaction.
+struct Delivering<Db: Database> {
     reacting: Arc<Reacting<Db>>,
     cx: EventCx,
-    sf: Steadfast<Db>,
 }
 
-impl<Db: Database> Handler<Db> for InTransaction<Db> {
-    type Answer = Result<(), Failure>;
-
-    fn can_run(&self) -> bool {
-        true
+impl<Db: Database> InTransaction<Db> for Delivering<Db> {
+    fn id(&self) -> WorkId<'_> {
+        self.reacting.id(&self.cx)
     }
 
-    async fn run(&mut self, mut tx: Tx<Db>, _: &CommandOptions) -> Handled<Db, Self::Answer> {
-        let ended = self.reacting.handle(&mut tx, &self.cx).await;
-        let id = WorkId {
-            item: self.cx.message().id,
-            kind: &self.reacting.name,
-            attempt: self.cx.attempt(),
-        };
-        self.sf.passes(WorkPoint::AfterHandler, &id);
-        let verdict = match &ended {
-            Ok(()) => Verdict::Commit(Outcome::empty()),
-            Err(_) => Verdict::Discard,
-        };
-        Handled {
-            tx: Some(tx),
-            ended: Ok((verdict, ended)),
-        }
+    async fn handle(&self, tx: &mut Tx<Db>) -> Result<(), Failure> {
+        self.reacting.handle(tx, &self.cx).await
+    }
+}
+
+impl<Db: Database> Declared for Reacting<Db> {
+    const PLURAL: &'static str = "targets";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn location(&self) -> &'static Location<'static> {
+        self.location
     }
 }
 
 /// The reactions and sinks of this process.
-pub(crate) struct Reactions<Db: Database>(Mutex<Vec<Arc<Reacting<Db>>>>);
+pub(crate) struct Reactions<Db: Database>(Registry<Reacting<Db>>);
 
 impl<Db: Database> Default for Reactions<Db> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Registry::default())
     }
 }
 
 impl<Db: Database> Reactions<Db> {
-    /// Adds one, or puts it in the place of the one that was declared at the same place of the program.
     pub(super) fn add(&self, reacting: Reacting<Db>) {
-        let mut all = self.lock();
-        match all.iter().position(|other| other.name == reacting.name) {
-            None => all.push(Arc::new(reacting)),
-            Some(place) if all[place].location == reacting.location => all[place] = Arc::new(reacting),
-            Some(place) => {
-                let (other, name) = (all[place].location, &reacting.name);
-                let message = format!(
-                    "the targets at {} and {other} are both called {name:?}; give one of them another name",
-                    reacting.location
-                );
-                drop(all);
-                panic!("{:?}", Error::new(Code::TargetTaken, message));
-            }
-        }
+        self.0.add(reacting);
     }
 
     /// Those that rows are delivered to.
@@ -525,7 +473,7 @@ impl<Db: Database> Reactions<Db> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Reacting<Db>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all()
     }
 }
 

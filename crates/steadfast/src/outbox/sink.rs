@@ -1,39 +1,28 @@
 //! Sinks as targets: messages that fit a pattern are sent to the other side, many at a time.
 //!
-//! The engine hands over one message after another, each in its own task, and wants to know what became of it. Those that come
-//! while a batch is on its way go with the next one ([`Batcher`]): a single message never waits for company, and under load
-//! batches are as large as they may be.
+//! The engine hands over a batch: whatever there was when a hand was free. It wants to know of each message what became of it.
 
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, Location};
+use std::panic::Location;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-use futures_util::FutureExt;
-use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
 
 use super::cx::EventCx;
 use super::name;
 use super::reaction::{Call, Duplicates, OnDead, Reacting, Wants};
 use crate::broker::{Confirmation, Sink};
 use crate::clock::{Clock, ReadDuration};
-use crate::command::CommandOptions;
+use crate::command::{CommandOptions, attempt};
 use crate::error::{Code, Error};
 use crate::failure::{Failure, FailureKind};
 use crate::queue::WorkOptions;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::steadfast::Steadfast;
 use crate::store::Database;
-use crate::telemetry;
 
 /// How many batches are on their way at once: while one waits for its confirmations, the next is sent.
 const BATCHES_AT_ONCE: u32 = 2;
-
-/// How many bytes a batch has at the most, unless a single message has more: a line of a few megabits carries them within the time
-/// that a broker gets to confirm.
-const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How a message is sent again that failed, unless the sink says otherwise: twenty times in about two hours. Those on the other side
 /// mend their things by hand.
@@ -135,7 +124,7 @@ impl<Db: Database> SinkTarget<'_, Db> {
     /// # Panics
     /// If the text is no duration.
     pub fn lease(mut self, lease: impl ReadDuration) -> Self {
-        self.lease = Some(super::reaction::read(lease));
+        self.lease = Some(attempt::read(lease));
         self
     }
 
@@ -150,7 +139,7 @@ impl<Db: Database> SinkTarget<'_, Db> {
     /// # Panics
     /// If the text is no duration.
     pub fn time_limit(mut self, time_limit: impl ReadDuration) -> Self {
-        self.time_limit = super::reaction::read(time_limit);
+        self.time_limit = attempt::read(time_limit);
         self
     }
 
@@ -173,7 +162,7 @@ impl<Db: Database> SinkTarget<'_, Db> {
             let message = format!("a sink cannot be called {rule}");
             panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
         }
-        let batch_max = sink.batch_max().max(1);
+        let batch = u32::try_from(sink.batch_max().max(1)).unwrap_or(u32::MAX);
         let name: Arc<str> = self.name.into();
         self.sf.reactions().add(Reacting {
             kinds: vec![name.clone()],
@@ -183,15 +172,13 @@ impl<Db: Database> SinkTarget<'_, Db> {
             options: WorkOptions {
                 retry: self.retry.with_key(),
                 lease: self.lease,
-                // As many as are on their way at once.
-                concurrency: u32::try_from(batch_max)
-                    .unwrap_or(u32::MAX)
-                    .saturating_mul(BATCHES_AT_ONCE),
+                concurrency: BATCHES_AT_ONCE,
+                batch,
                 dead_make_room: self.on_dead == OnDead::Skip,
             },
             time_limit: self.time_limit,
             duplicates: Duplicates::Drop,
-            call: Call::Sink(Batcher::new(sink, batch_max, self.time_limit, self.sf.clock().clone())),
+            call: Call::Sink(Sending::new(sink, self.sf.clock().clone())),
             location: self.location,
         });
     }
@@ -219,39 +206,23 @@ pub(crate) fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Sends messages in batches.
-pub(super) struct Batcher {
+/// A sink that has been declared.
+pub(super) struct Sending {
     sink: Box<dyn AnySink>,
-    batch_max: usize,
-    time_limit: Duration,
     clock: Clock,
     began: Instant,
-    state: Mutex<State>,
+    /// Until when the other side is left alone, which has put off a whole batch: microseconds since it was declared.
+    away_until: AtomicU64,
 }
 
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<(EventCx, oneshot::Sender<Verdict>)>,
-    /// How many batches are on their way.
-    sending: u32,
-    /// Until when the other side is left alone, which has put off a whole batch.
-    away_until: Duration,
-}
-
-impl Batcher {
-    fn new(sink: impl Sink, batch_max: usize, time_limit: Duration, clock: Clock) -> Arc<Self> {
-        Arc::new(Self {
+impl Sending {
+    fn new(sink: impl Sink, clock: Clock) -> Self {
+        Self {
             sink: Box::new(sink),
-            batch_max,
-            time_limit,
             clock,
             began: Instant::now(),
-            state: Mutex::default(),
-        })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+            away_until: AtomicU64::new(0),
+        }
     }
 
     /// The time since it was declared; tests may move it.
@@ -261,84 +232,31 @@ impl Batcher {
 
     /// How long the other side is still left alone. With a backlog some message is always due: without this, somebody would knock
     /// all the time.
-    fn rest(&self) -> Option<Duration> {
-        let rest = self.state().away_until.saturating_sub(self.now());
-        Some(rest).filter(|rest| !rest.is_zero())
+    pub(super) fn rests_for(&self) -> Option<Duration> {
+        let until = Duration::from_micros(self.away_until.load(Ordering::Relaxed));
+        Some(until.saturating_sub(self.now())).filter(|rest| !rest.is_zero())
     }
 
-    /// Sends a message, with others that are there at the same time.
-    pub(super) async fn send(self: &Arc<Self>, tasks: &TaskTracker, event: EventCx) -> Verdict {
-        if let Some(rest) = self.rest() {
-            return Err(Failure::snooze(rest));
-        }
-        let (tell, told) = oneshot::channel();
-        if self.take_in(event, tell) {
-            // A task of its own: whoever waits for one message may go away, and takes no other along.
-            tasks.spawn(self.clone().send_all());
-        }
-        told.await.unwrap_or_else(|_| Err(unanswered()))
-    }
-
-    /// Takes a message in, and says whether somebody has to begin.
-    fn take_in(&self, event: EventCx, tell: oneshot::Sender<Verdict>) -> bool {
-        let mut state = self.state();
-        state.waiting.push_back((event, tell));
-        let begins = state.sending < BATCHES_AT_ONCE;
-        state.sending += u32::from(begins);
-        begins
-    }
-
-    /// The next batch; empty: there is nothing to do any more.
-    fn next(&self) -> (Vec<EventCx>, Vec<oneshot::Sender<Verdict>>) {
-        let mut state = self.state();
-        let mut bytes = 0;
-        let fits = |(event, _): &&(EventCx, _)| {
-            bytes += event.payload().len();
-            bytes <= BATCH_BYTES_MAX
-        };
-        let fitting = state.waiting.iter().take(self.batch_max).take_while(fits).count();
-        let count = fitting.max(1).min(state.waiting.len());
-        state.sending -= u32::from(count == 0);
-        state.waiting.drain(..count).unzip()
-    }
-
-    /// Leaves the other side alone for so long, and puts off who waits for it.
+    /// Leaves the other side alone for so long.
     fn leave_alone(&self, pause: Option<Duration>) {
-        let now = self.now();
-        let mut state = self.state();
-        state.away_until = pause.map_or(Duration::ZERO, |pause| now.saturating_add(pause));
-        if let Some(pause) = pause {
-            for (_, tell) in state.waiting.drain(..) {
-                let _ = tell.send(Err(Failure::snooze(pause)));
-            }
-        }
+        let until = pause.map_or(Duration::ZERO, |pause| self.now().saturating_add(pause));
+        let micros = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+        self.away_until.store(micros, Ordering::Relaxed);
     }
 
-    /// Sends one batch after another, until nothing waits.
-    async fn send_all(self: Arc<Self>) {
-        loop {
-            let (batch, waiting) = self.next();
-            if batch.is_empty() {
-                return;
-            }
-            let sending = AssertUnwindSafe(self.sink.send(&batch)).catch_unwind();
-            let verdicts = match tokio::time::timeout(self.time_limit, sending).await {
-                Ok(Ok(verdicts)) => verdicts,
-                Ok(Err(panic)) => {
-                    #[cfg(feature = "testing")]
-                    let panic = crate::testing::crash_on(panic);
-                    telemetry::panicked(panic.as_ref());
-                    batch.iter().map(|_| Err(Failure::panicked())).collect()
-                }
-                Err(_) => batch.iter().map(|_| Err(unconfirmed(self.time_limit))).collect(),
-            };
-            self.leave_alone(put_off(&verdicts));
-            let silence = std::iter::repeat_with(|| Err(unanswered()));
-            for (tell, verdict) in waiting.into_iter().zip(verdicts.into_iter().chain(silence)) {
-                // Whoever is not there any more has lost the lease.
-                let _ = tell.send(verdict);
-            }
+    /// Sends messages, and has a verdict on each.
+    pub(super) async fn send(&self, batch: &[EventCx], time_limit: Duration) -> Vec<Verdict> {
+        if batch.is_empty() {
+            return Vec::new();
         }
+        if let Some(rest) = self.rests_for() {
+            return batch.iter().map(|_| Err(Failure::snooze(rest))).collect();
+        }
+        let sending = tokio::time::timeout(time_limit, self.sink.send(batch)).await;
+        let mut verdicts = sending.unwrap_or_else(|_| batch.iter().map(|_| Err(unconfirmed(time_limit))).collect());
+        self.leave_alone(put_off(&verdicts));
+        verdicts.resize_with(batch.len(), || Err(unanswered()));
+        verdicts
     }
 }
 
@@ -381,53 +299,24 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
 
-    /// Takes whatever comes.
-    struct Anything;
-
-    impl Sink for Anything {
-        async fn send(&self, batch: &[EventCx]) -> Vec<Verdict> {
-            batch.iter().map(|_| Ok(Confirmation::silent())).collect()
-        }
-    }
-
-    fn event(length: usize) -> EventCx {
+    fn event() -> EventCx {
         let message = Message {
             id: Uuid::nil(),
-            event_type: "test.large".into(),
+            event_type: "test.tagged".into(),
             version: 1,
             created_at: Timestamp(0),
             has_expired: false,
             ordering_key: None,
             origin: Origin::of("/test".into()),
-            payload: vec![b'x'; length].into(),
+            payload: "{}".into(),
             elsewhere: None,
         };
         EventCx::new(message, "test.side".into(), 1, CancellationToken::new())
     }
 
-    #[test]
-    fn a_batch_has_so_many_messages_and_so_many_bytes_at_the_most() {
-        let batcher = Batcher::new(Anything, 5, Duration::from_secs(1), Clock::default());
-        let mib = 1024 * 1024;
-        let lengths = [1, 1, 1, 1, 1, 1, mib, mib, mib, mib, mib, 5 * mib, 1];
-        for length in lengths {
-            batcher.take_in(event(length), oneshot::channel().0);
-        }
-        let mut sizes = Vec::new();
-        while let (batch, _) = batcher.next()
-            && !batch.is_empty()
-        {
-            sizes.push(batch.len());
-        }
-        // Five by their number. With the byte that is left, four mebibytes would be too many. What is too large goes alone.
-        assert_eq!(sizes, [5, 4, 2, 1, 1]);
-    }
-
     #[tokio::test]
     async fn another_side_that_is_away_is_left_alone_for_as_long_as_it_said() {
-        use std::sync::atomic::{AtomicUsize, Ordering};
-
-        struct Away(Arc<AtomicUsize>);
+        struct Away(Arc<AtomicU64>);
 
         impl Sink for Away {
             async fn send(&self, batch: &[EventCx]) -> Vec<Verdict> {
@@ -437,15 +326,18 @@ mod tests {
             }
         }
 
-        let (calls, clock, tasks) = (Arc::default(), Clock::default(), TaskTracker::new());
-        let batcher = Batcher::new(Away(Arc::clone(&calls)), 5, Duration::from_secs(1), clock.clone());
+        let (calls, clock) = (Arc::default(), Clock::default());
+        let sending = Sending::new(Away(Arc::clone(&calls)), clock.clone());
+        let send = async || sending.send(&[event(), event()], Duration::from_secs(1)).await;
         for _ in 0..3 {
-            let failure = batcher.send(&tasks, event(1)).await.expect_err("it is away");
-            assert!(failure.retry_after() > Some(Duration::from_secs(10)));
+            for verdict in send().await {
+                let failure = verdict.expect_err("it is away");
+                assert!(failure.retry_after() > Some(Duration::from_secs(10)));
+            }
         }
         assert_eq!(calls.load(Ordering::SeqCst), 1, "it was asked once");
         clock.set_offset(Duration::from_secs(21));
-        let _ = batcher.send(&tasks, event(1)).await;
+        send().await;
         assert_eq!(calls.load(Ordering::SeqCst), 2);
     }
 

@@ -8,6 +8,7 @@ use super::delivery::target_of;
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
+use crate::queue::JOBS;
 use crate::steadfast::Steadfast;
 use crate::store::letters::{Among, DeliveryFilter, KindRow, Letters, Targets};
 use crate::store::{Database, Store};
@@ -152,6 +153,13 @@ impl<Db: Database> Steadfast<Db> {
                     SILENCE_MAX.as_secs() / 60
                 ),
             ));
+        }
+        if name.starts_with(JOBS) {
+            let message = format!(
+                "{name} is what jobs are run by, and no target; once none of them is left, nothing has to be removed: cancel them by \
+                 `steadfast jobs cancel ID --reason WHY`"
+            );
+            return Err(Error::new(Code::InputInvalid, message));
         }
         let mut left = DeliveryFilter::of(Among::Queue);
         left.target = Some(name.to_owned());

@@ -9,6 +9,8 @@ use super::targets::{Paused, is_known};
 use crate::breaker::BreakerRow;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::Result;
+use crate::inbox::is_as_it_came;
+use crate::queue::{JOBS, done_word};
 use crate::steadfast::Steadfast;
 use crate::store::letters::{DeliveryRow, KindRow, Letters, Targets};
 use crate::store::{Database, Store};
@@ -197,7 +199,10 @@ impl<Db: Database> Steadfast<Db> {
             reasons.push(Reason {
                 word: WhyWord::Ready,
                 what: "it is due, and any node that knows its target may take it".to_owned(),
-                remedy: format!("look whether the nodes that know {} are busy or cut off", row.target()),
+                remedy: format!(
+                    "look whether the nodes that know {} are busy or cut off, or the other side of a sink is away",
+                    row.target()
+                ),
             });
         }
         Ok(reasons)
@@ -230,7 +235,7 @@ fn unknown_kind(row: &DeliveryRow, kind: Option<&KindRow>) -> Reason {
     Reason {
         word: WhyWord::UnknownKind,
         what,
-        remedy: "start a node whose program has this reaction and version; an older program leaves newer events alone"
+        remedy: "start a node whose program has this reaction or handler, and its version; an older program leaves newer ones alone"
             .to_owned(),
     }
 }
@@ -303,6 +308,7 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
         .detail
         .as_deref()
         .map_or_else(String::new, |detail| format!(": {detail}"));
+    let is_job = delivery.kind.starts_with(JOBS);
     let (word, what, remedy) = match delivery.state {
         DeliveryState::Leased => {
             let holder = delivery.holder.as_deref().unwrap_or("somebody");
@@ -329,15 +335,23 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
             });
             let since = at(failure.map(|failure| failure.at));
             let what = format!("it is dead since {since}, after {}{failed}", counted(delivery.attempts));
+            let edit = match is_as_it_came(&id.as_uuid(), &delivery.kind, delivery.event_type.as_deref()) {
+                true => "",
+                false => "add --edited FILE to correct it, or ",
+            };
             let remedy = format!(
-                "remove the cause, then `steadfast dead requeue {id} --target {target} --reason WHY`; add --edited FILE to correct it, or \
-                 write discard instead of requeue to give it up"
+                "remove the cause, then `steadfast dead requeue {id} --target {target} --reason WHY`; {edit}write discard instead of \
+                 requeue to give it up"
             );
             (WhyWord::Dead, what, remedy)
         }
         DeliveryState::Skipped => (
             WhyWord::Skipped,
-            format!("it was skipped at {}{because}", at(delivery.finished_at)),
+            format!(
+                "it was {} at {}{because}",
+                if is_job { "cancelled" } else { "skipped" },
+                at(delivery.finished_at)
+            ),
             String::new(),
         ),
         DeliveryState::Discarded => (
@@ -348,7 +362,8 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
         _ => (
             WhyWord::Delivered,
             format!(
-                "it was delivered at {}, by attempt {}{because}",
+                "it was {} at {}, by attempt {}{because}",
+                done_word(&delivery.kind),
                 at(delivery.finished_at),
                 delivery.attempts
             ),

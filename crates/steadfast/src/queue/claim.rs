@@ -5,20 +5,18 @@
 //! process runs out of attempts. It would take the rows that were worked on beside it along; so a row whose lease has
 //! expired before is worked on while no other such row is.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::engine::Engine;
-use super::line::{Line, Meanwhile};
-use super::{Buried, Claim, Claimed, Claims, Wanted};
+use super::engine::{Engine, Kind};
+use super::finish::BACK_MAX;
+use super::{Buried, Claim, Claimed, Wanted};
 use crate::clock::random;
 use crate::error::Result;
-use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
-/// How many batches of a kind are held at once at the most: one that is worked on, and one that is on its way.
-const BATCHES_HELD: u32 = 2;
+/// How many batches of a work are held at once at the most: two that are worked on, and one that is on its way.
+const BATCHES_HELD: u32 = 3;
 
 /// What a claim leaves to be known.
 pub(super) struct Found {
@@ -29,89 +27,57 @@ pub(super) struct Found {
     pub(super) is_full: bool,
     /// Whether more can be claimed at once.
     pub(super) has_more: bool,
+    /// When work that rests will have rested.
+    pub(super) rested_at: Option<Instant>,
+    /// The kinds of which rows that had to wait took the place of others.
+    pub(super) crowded: Vec<Wanted>,
 }
 
-impl Found {
-    pub(super) fn no_room() -> Self {
-        Self {
-            rows: Vec::new(),
-            asked_at: Instant::now(),
-            is_full: true,
-            has_more: false,
-        }
-    }
-}
-
-/// A claim that is about to be made.
-pub(super) struct Plan {
+/// What the engine has room for.
+struct Room {
     wanted: Vec<Wanted>,
-    freed: Vec<Arc<str>>,
-    takes_suspect: bool,
-    token: i64,
-    asked_at: Instant,
-}
-
-impl Plan {
-    pub(super) async fn ask<Db: Database>(
-        &self,
-        line: &mut Line<Db>,
-        sf: &Steadfast<Db>,
-        holder: &str,
-        meanwhile: Meanwhile<'_>,
-    ) -> Result<Claims> {
-        let claim = Claim {
-            wanted: &self.wanted,
-            freed: &self.freed,
-            takes_suspect: self.takes_suspect,
-            token: self.token,
-            holder,
-        };
-        let offset = sf.clock().ahead();
-        let asking = async |store: &Db::Store, link: &mut _| store.claim(link, &claim, offset).await;
-        line.ask("claim rows", meanwhile, asking).await
-    }
+    /// Whether there is none for some work.
+    is_full: bool,
+    /// When work that rests will have rested.
+    rested_at: Option<Instant>,
 }
 
 impl<Db: Database> Engine<Db> {
     /// Claims what there is room for.
     pub(super) async fn claim(&mut self) -> Result<Found> {
-        let Some(plan) = self.plan_claim() else {
-            return Ok(Found::no_room());
-        };
-        let meanwhile = Meanwhile::new(&self.held, self.pace.lease);
-        let claims = plan.ask(&mut self.line, &self.sf, &self.holder, meanwhile).await;
-        self.take_claims(plan, claims).await
-    }
-
-    /// What to claim; `None`: there is room for nothing.
-    pub(super) fn plan_claim(&mut self) -> Option<Plan> {
-        let wanted = self.wanted();
+        let Room {
+            wanted,
+            is_full: has_full_kinds,
+            rested_at,
+        } = self.find_room();
         if wanted.is_empty() {
             self.next_in = None;
-            return None;
+            return Ok(Found {
+                rows: Vec::new(),
+                asked_at: Instant::now(),
+                is_full: has_full_kinds,
+                has_more: false,
+                rested_at,
+                crowded: Vec::new(),
+            });
         }
         let mut freed = std::mem::take(&mut self.freed);
         // Two who wait for the same rows do so in the same order.
         freed.sort_unstable();
         freed.dedup();
-        Some(Plan {
-            wanted,
-            freed,
+        let holder = self.holder.clone();
+        let claim = Claim {
+            wanted: &wanted,
+            freed: &freed,
             takes_suspect: !self.held.values().any(|held| held.claimed.is_suspect),
             token: (random() >> 1).cast_signed(),
-            asked_at: Instant::now(),
-        })
-    }
-
-    /// Takes note of what was claimed.
-    pub(super) async fn take_claims(&mut self, plan: Plan, claims: Result<Claims>) -> Result<Found> {
-        let Plan {
-            wanted,
-            freed,
-            asked_at,
-            ..
-        } = plan;
-        let claims = match claims {
+            holder: &holder,
+        };
+        let (asked_at, offset) = (Instant::now(), self.sf.clock().ahead());
+        let asking = self.ask("claim rows", async |store, link| {
+            store.claim(link, &claim, offset).await
+        });
+        let claims = match asking.await {
             Ok(claims) => claims,
             Err(error) => {
                 // Nobody else looks at these chains soon.
@@ -127,31 +93,29 @@ impl<Db: Database> Engine<Db> {
         }
         self.next_in = claims.next_in;
         let room: u32 = wanted.iter().map(|wanted| wanted.room).sum();
-        let has_full_kinds = wanted.len() < self.works.len();
         let is_full =
             has_full_kinds || claims.looked_at >= wanted.iter().map(|wanted| wanted.room).min().unwrap_or(0) as usize;
         // Rows that had to wait took the place of others.
         let made_room = is_full && claims.waiting > 0 && claims.rows.len() < room as usize;
-        if made_room {
-            self.park(&wanted).await;
-        }
         Ok(Found {
             has_more: has_buried || made_room || self.can_go_on(&wanted, &claims.rows),
             rows: claims.rows,
-            asked_at,
+            asked_at: claims.from.unwrap_or(asked_at),
             is_full,
+            rested_at,
+            crowded: if made_room { wanted } else { Vec::new() },
         })
     }
 
     /// Puts off what has others ahead of it, beyond what a claim has room for. What fails is done by later claims, only slower.
-    async fn park(&mut self, wanted: &[Wanted]) {
+    pub(super) async fn park(&mut self, crowded: &[Wanted]) {
         let offset = self.sf.clock().ahead();
-        for Wanted { kind, lease, .. } in wanted {
+        for Wanted { kind, lease, .. } in crowded {
             let parking = self.ask("park rows", async |store, link| {
                 store.park(link, kind, *lease, offset).await
             });
             if let Err(error) = parking.await {
-                telemetry::not_parked(&error);
+                return telemetry::not_parked(&error);
             }
         }
     }
@@ -161,35 +125,50 @@ impl<Db: Database> Engine<Db> {
     fn can_go_on(&self, wanted: &[Wanted], claimed: &[Claimed]) -> bool {
         wanted.iter().any(|wanted| {
             let claimed = claimed.iter().filter(|row| row.lease.kind == wanted.kind).count();
-            claimed == wanted.room as usize && wanted.room < self.room(&wanted.kind)
+            let room = self.kinds.get(&wanted.kind).map_or(0, |kind| self.room(kind));
+            claimed == wanted.room as usize && wanted.room < room
         })
     }
 
     /// The kinds that there is room for.
-    fn wanted(&self) -> Vec<Wanted> {
-        let wanted = self.works.iter().map(|(kind, work)| {
-            let options = work.options();
-            Wanted {
-                kind: kind.clone(),
-                room: self.room(kind).min(self.pace.batch),
-                attempts_max: options.retry.attempts(),
-                lease: self.lease_of(options),
-                dead_make_room: options.dead_make_room,
+    fn find_room(&self) -> Room {
+        let mut room = Room {
+            wanted: Vec::new(),
+            is_full: false,
+            rested_at: None,
+        };
+        for (name, kind) in &self.kinds {
+            if let Some(rest) = kind.work.rests_for() {
+                kind.lane.rests();
+                let rested_at = Instant::now() + rest.min(BACK_MAX);
+                room.rested_at = Some(room.rested_at.map_or(rested_at, |other| other.min(rested_at)));
+                continue;
             }
-        });
-        wanted.filter(|wanted| wanted.room > 0).collect()
+            // The kinds of one work share its hands. A row that is one too many waits for the next that is free.
+            let kinds = match self.pace.is_fixed {
+                true => 1,
+                false => u32::try_from(kind.work.kinds().len()).unwrap_or(u32::MAX),
+            };
+            let options = &kind.lane.options;
+            match self.room(kind) {
+                0 => room.is_full = true,
+                free => room.wanted.push(Wanted {
+                    kind: name.clone(),
+                    room: free.div_ceil(kinds).min(self.pace.batch),
+                    attempts_max: options.retry.attempts(),
+                    lease: self.lease_of(options),
+                    dead_make_room: options.dead_make_room,
+                }),
+            }
+        }
+        room
     }
 
-    /// How many rows of a kind may be claimed beside those that are held.
-    fn room(&self, kind: &Arc<str>) -> u32 {
-        let (Some(work), Some(lane)) = (self.works.get(kind), self.lanes.get(kind)) else {
-            return 0;
-        };
-        let held_max = match self.pace.is_fixed {
-            true => self.pace.batch,
-            false => self.pace.batch.saturating_mul(BATCHES_HELD),
-        };
-        let in_flight = self.in_flight.get(kind).copied().unwrap_or(0);
-        lane.room(work.options(), held_max).saturating_sub(in_flight)
+    /// How many rows may be claimed for the work of a kind beside those that are held.
+    fn room(&self, kind: &Kind<Db>) -> u32 {
+        match self.pace.is_fixed {
+            true => self.pace.batch.saturating_sub(kind.lane.held()),
+            false => kind.lane.room(self.pace.batch.saturating_mul(BATCHES_HELD)),
+        }
     }
 }

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::claim::Found;
-use super::finish::Finished;
+use super::finish::{Aside, Finished};
 use super::lane::Lane;
-use super::line::{Line, Meanwhile};
-use super::point::{WorkId, WorkPoint};
-use super::renew::let_go_in_time;
-use super::{Claimed, Ended, LEASE, Work, WorkOptions};
+use super::line::{Line, statement_limit};
+use super::point::WorkPoint;
+use super::renew::letting_go;
+use super::{Claimed, Ended, LEASE, Row, Work};
 use crate::clock::random;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::lease::Lease;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
@@ -25,12 +25,12 @@ use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
 
-/// From how many rows on that have ended the next are claimed at the same time, over a second connection: fewer are said sooner
+/// From how many rows on that have ended they are said over a second connection, while the next are claimed: fewer are said sooner
 /// than it is opened.
 const MANY: usize = 100;
 
-/// How long the second connection is done without after something went wrong on it: there may be no room for it at the server.
-const WITHOUT_SECOND_LINE: Duration = Duration::from_secs(60);
+/// How many batches may have ended while another one is being said, before it is waited for.
+const UNSAID_BATCHES: usize = 2;
 
 /// How long others are waited for when more could be claimed, so that rows are finished and claimed many at a time.
 const LINGER: Duration = Duration::from_millis(2);
@@ -40,6 +40,9 @@ const SEEN_EVERY: Duration = Duration::from_secs(60);
 
 /// How long handlers may go on when the process is about to stop, before their rows are given back.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long until something is said once more of a row that somebody else was just writing.
+pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How the engine comes back after the database was out of reach.
 pub(crate) const TROUBLE: RetryPolicy = RetryPolicy::checked(
@@ -61,6 +64,8 @@ pub(crate) struct Pace {
     pub(crate) lease: Duration,
     /// Whether it only looks when the time has come, whatever it hears.
     pub(crate) is_fixed: bool,
+    /// How long handlers may go on when the process is about to stop.
+    pub(crate) stop_patience: Duration,
 }
 
 impl Default for Pace {
@@ -70,6 +75,7 @@ impl Default for Pace {
             batch: 500,
             lease: LEASE,
             is_fixed: false,
+            stop_patience: STOP_PATIENCE,
         }
     }
 }
@@ -77,24 +83,27 @@ impl Default for Pace {
 /// A row that is worked on.
 pub(super) struct Held {
     pub(super) claimed: Arc<Claimed>,
-    pub(super) options: WorkOptions,
+    pub(super) lane: Arc<Lane>,
     pub(super) lease: Duration,
     pub(super) claimed_at: Instant,
     pub(super) renew_at: Instant,
     /// When it is no longer ours, as far as we know.
     pub(super) lost_at: Instant,
+    /// Whether the database has said that it is not.
+    pub(super) is_taken: bool,
     pub(super) lost: CancellationToken,
 }
 
 impl Held {
-    fn new(claimed: Arc<Claimed>, options: WorkOptions, lease: Duration, asked_at: Instant) -> Self {
+    fn new(claimed: Arc<Claimed>, lane: Arc<Lane>, lease: Duration, asked_at: Instant) -> Self {
         let mut held = Self {
             claimed,
-            options,
+            lane,
             lease,
             claimed_at: Instant::now(),
             renew_at: asked_at,
             lost_at: asked_at,
+            is_taken: false,
             lost: CancellationToken::new(),
         };
         held.renewed(asked_at, lease);
@@ -108,53 +117,70 @@ impl Held {
     }
 }
 
+/// What is done with rows of one kind. The kinds of one work have one lane.
+pub(super) struct Kind<Db: Database> {
+    pub(super) work: Arc<dyn Work<Db>>,
+    pub(super) lane: Arc<Lane>,
+}
+
+/// Rows that a hand has let go of, and how they ended.
+pub(super) type EndedRows = Vec<(Arc<Claimed>, Ended)>;
+
 /// Moves rows, for all the work that this process knows.
 pub(crate) struct Engine<Db: Database> {
     pub(super) sf: Steadfast<Db>,
-    pub(super) works: HashMap<Arc<str>, Arc<dyn Work<Db>>>,
+    pub(super) kinds: HashMap<Arc<str>, Kind<Db>>,
     pub(super) pace: Pace,
-    pub(super) holder: String,
+    pub(super) holder: Arc<str>,
     pub(super) line: Line<Db>,
-    /// For what has ended, while much does.
-    second_line: Line<Db>,
+    /// For what has ended, while much does; `None`: it is in use.
+    pub(super) second_line: Option<Line<Db>>,
+    /// Who uses it.
+    pub(super) aside: Option<JoinHandle<Aside<Db>>>,
     /// Until when it is done without.
-    one_line_until: Option<Instant>,
+    pub(super) one_line_until: Option<Instant>,
     pub(super) held: HashMap<Lease, Held>,
-    pub(super) in_flight: HashMap<Arc<str>, u32>,
-    pub(super) lanes: HashMap<Arc<str>, Arc<Lane>>,
     /// Work that has ended, and is not said yet.
     pub(super) finished: Vec<Finished>,
+    /// What could not be said, because somebody else was just writing the rows; and when it is said once more.
+    pub(super) busy: Vec<Finished>,
+    pub(super) busy_until: Option<Instant>,
     /// Chains whose next row may be claimed.
     pub(super) freed: Vec<Arc<str>>,
     /// How long after the last claim the next row is due.
     pub(super) next_in: Option<Duration>,
     /// When the earliest of the rows is due again that were put back since.
     pub(super) back_at: Option<Instant>,
-    ended: mpsc::UnboundedReceiver<(Lease, Ended)>,
-    pub(super) ends: mpsc::UnboundedSender<(Lease, Ended)>,
+    ended: mpsc::UnboundedReceiver<EndedRows>,
+    pub(super) ends: mpsc::UnboundedSender<EndedRows>,
 }
 
 impl<Db: Database> Engine<Db> {
     pub(crate) fn new(sf: Steadfast<Db>, works: &[Arc<dyn Work<Db>>], pace: Pace) -> Self {
         let kinds = |work: &Arc<dyn Work<Db>>| {
-            let kinds = work.kinds().to_vec();
-            kinds.into_iter().zip(std::iter::repeat(work.clone()))
+            let lane = Arc::new(Lane::new(*work.options()));
+            let kind = || Kind {
+                work: work.clone(),
+                lane: lane.clone(),
+            };
+            let kinds = work.kinds().iter().cloned();
+            kinds.map(|name| (name, kind())).collect::<Vec<_>>()
         };
-        let works: HashMap<_, _> = works.iter().flat_map(kinds).collect();
         // Bounded by the rows that are held.
         let (ends, ended) = mpsc::unbounded_channel();
         Self {
-            lanes: works.keys().map(|kind| (kind.clone(), Arc::default())).collect(),
-            works,
+            kinds: works.iter().flat_map(kinds).collect(),
             holder: holder(&sf),
             line: Line::hearing(&sf),
-            second_line: Line::deaf(&sf),
+            second_line: Some(Line::deaf(&sf)),
+            aside: None,
             one_line_until: None,
             sf,
             pace,
             held: HashMap::new(),
-            in_flight: HashMap::new(),
             finished: Vec::new(),
+            busy: Vec::new(),
+            busy_until: None,
             freed: Vec::new(),
             next_in: None,
             back_at: None,
@@ -173,113 +199,100 @@ impl<Db: Database> Engine<Db> {
         while !stopping.is_cancelled() {
             let step = async {
                 self.note_all();
-                self.give_back(Lane::is_impatient);
+                self.take_up_busy();
+                if !self.pace.is_fixed {
+                    self.give_back(Lane::is_impatient);
+                }
                 // Whatever becomes of the rest, leases are renewed.
                 self.renew().await?;
                 if seen_at.is_none_or(|seen_at| seen_at.elapsed() >= SEEN_EVERY) {
                     self.see_kinds().await?;
                     seen_at = Some(Instant::now());
                 }
-                let (said, found) = self.finish_and_claim(may_claim).await;
+                self.finish_some().await?;
                 let mut has_more = false;
-                if let Some(found) = found? {
+                if may_claim {
+                    let found = self.claim().await?;
                     (is_full, has_more) = (found.is_full, found.has_more && !self.pace.is_fixed);
                     let wait = self.next_in.unwrap_or(self.pace.poll).min(self.pace.poll);
                     look_at = found.asked_at + if self.pace.is_fixed { self.pace.poll } else { wait };
-                    for row in found.rows {
-                        self.start(row, found.asked_at);
+                    if let Some(rested_at) = found.rested_at.filter(|_| !self.pace.is_fixed) {
+                        look_at = look_at.min(rested_at);
                     }
+                    self.start(found.rows, found.asked_at);
+                    self.park(&found.crowded).await;
                 }
                 if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
                     look_at = look_at.min(back_at);
                 }
-                said.map(|()| has_more)
+                troubles = 0;
+                self.sf.dispatching().works();
+                match has_more {
+                    true => Ok(true),
+                    false => self.wait(look_at, is_full, &stopping).await,
+                }
             };
             may_claim = match step.await {
-                Ok(has_more) => {
-                    troubles = 0;
-                    self.sf.dispatching().works();
-                    has_more
-                }
+                Ok(may_claim) => may_claim,
                 Err(error) => {
                     self.sf.dispatching().fails(&error);
                     troubles += 1;
-                    let pause = TROUBLE.delay(troubles, random);
-                    tokio::select! {
-                        () = stopping.cancelled() => {}
-                        () = tokio::time::sleep(pause) => {}
-                        never = let_go_in_time(&self.held) => match never {},
-                    }
+                    let pause = tokio::time::sleep(TROUBLE.delay(troubles, random));
+                    letting_go(&self.sf, &self.held, async {
+                        tokio::select! {
+                            () = stopping.cancelled() => {}
+                            () = pause => {}
+                        }
+                    })
+                    .await;
                     true
                 }
             };
-            if !may_claim {
-                may_claim = self.wait(look_at, is_full, &stopping).await;
-            }
         }
         self.stop().await;
     }
 
-    /// Whether the next rows can be claimed while those that have ended are finished: many have, no other row waits for one of
-    /// them, and the last time it went well.
-    fn can_do_both(&self) -> bool {
-        self.finished.len() >= MANY
-            && !self.finished.iter().any(Finished::makes_way)
-            && self.one_line_until.is_none_or(|until| until <= Instant::now())
-    }
-
-    /// Says what has ended, and claims what there is room for if that is wanted; at the same time if much has ended. Who cannot
-    /// say what has ended does not go on claiming.
-    async fn finish_and_claim(&mut self, may_claim: bool) -> (Result<()>, Result<Option<Found>>) {
-        if !may_claim || !self.can_do_both() {
-            let said = self.finish().await;
-            if said.is_err() || !may_claim {
-                return (said, Ok(None));
-            }
-            return (said, self.claim().await.map(Some));
+    /// Says what has ended: aside, if it is much and no other row waits for one of them. Who cannot say what has ended does not go
+    /// on claiming.
+    async fn finish_some(&mut self) -> Result<()> {
+        let is_behind = self.finished.len() >= UNSAID_BATCHES * self.pace.batch as usize;
+        if self
+            .aside
+            .as_ref()
+            .is_some_and(|aside| is_behind || aside.is_finished())
+        {
+            let aside = letting_go(&self.sf, &self.held, said_aside(&mut self.aside)).await;
+            self.note_aside(aside)?;
         }
-        let finished = self.sort_finished();
-        let plan = self.plan_claim();
-        let Self {
-            sf,
-            line,
-            second_line,
-            holder,
-            held,
-            ..
-        } = self;
-        let meanwhile = Meanwhile::new(held, self.pace.lease);
-        let saying = finished.say(second_line, sf.clock().ahead(), meanwhile);
-        let claiming = async {
-            match &plan {
-                Some(plan) => Some(plan.ask(line, sf, holder, meanwhile).await),
-                None => None,
-            }
-        };
-        let (said, claims) = tokio::join!(saying, claiming);
-        let said = self.has_said(finished, said);
-        if said.is_err() {
-            self.one_line_until = Some(Instant::now() + WITHOUT_SECOND_LINE);
+        let has_line = self.one_line_until.is_none_or(|until| until <= Instant::now());
+        if self.finished.iter().any(Finished::makes_way) {
+            return self.finish().await;
         }
-        let found = match plan.zip(claims) {
-            Some((plan, claims)) => self.take_claims(plan, claims).await,
-            None => Ok(Found::no_room()),
-        };
-        (said, found.map(Some))
+        if self.aside.is_none() && self.finished.len() >= MANY && has_line {
+            self.finish_aside();
+        }
+        match self.aside.is_some() {
+            // What is not with it goes with the next.
+            true => Ok(()),
+            false => self.finish().await,
+        }
     }
 
     /// Waits for something to happen, and says whether to claim then.
-    async fn wait(&mut self, look_at: Instant, is_full: bool, stopping: &CancellationToken) -> bool {
-        let impatient_at = self.lanes.values().filter_map(|lane| lane.impatient_at()).min();
-        let until = [self.next_renewal(), impatient_at]
+    async fn wait(&mut self, look_at: Instant, is_full: bool, stopping: &CancellationToken) -> Result<bool> {
+        let hears = !self.pace.is_fixed;
+        let impatient_at = self.kinds.values().filter_map(|kind| kind.lane.impatient_at()).min();
+        let until = [self.next_renewal(), self.busy_until, impatient_at.filter(|_| hears)]
             .into_iter()
             .flatten()
             .fold(look_at, Instant::min);
-        if self.held.is_empty() && self.finished.is_empty() {
-            self.second_line.close();
+        if let Some(second_line) = &mut self.second_line
+            && self.held.is_empty()
+            && self.finished.is_empty()
+        {
+            second_line.close();
         }
         let sf = self.sf.clone();
-        let hears = !self.pace.is_fixed;
         let may_claim = tokio::select! {
             () = stopping.cancelled() => false,
             () = tokio::time::sleep_until(until.into()) => Instant::now() >= look_at,
@@ -292,11 +305,15 @@ impl<Db: Database> Engine<Db> {
                 }
                 false
             }
+            aside = said_aside(&mut self.aside) => {
+                self.note_aside(aside)?;
+                false
+            }
         };
         self.note_all();
         let has_ended = !self.finished.is_empty();
         let makes_way = self.finished.iter().any(Finished::makes_way);
-        may_claim || (has_ended && (is_full || makes_way) && hears)
+        Ok(may_claim || (has_ended && (is_full || makes_way) && hears))
     }
 
     /// Takes note of what ends soon, until nothing is left to wait for, or as much has ended as is claimed at once.
@@ -310,13 +327,22 @@ impl<Db: Database> Engine<Db> {
         }
     }
 
-    pub(super) fn hold(&mut self, claimed: &Arc<Claimed>, work: &dyn Work<Db>, asked_at: Instant) -> CancellationToken {
-        let options = *work.options();
-        let held = Held::new(claimed.clone(), options, self.lease_of(&options), asked_at);
-        let lost = held.lost.clone();
-        *self.in_flight.entry(claimed.lease.kind.clone()).or_default() += 1;
-        self.held.insert(claimed.lease.clone(), held);
-        lost
+    /// Holds a row that was claimed, and says which lane it belongs to.
+    pub(super) fn hold(&mut self, claimed: Claimed, asked_at: Instant) -> (Row, Arc<Lane>) {
+        let Some(kind) = self.kinds.get(&claimed.lease.kind) else {
+            unreachable!("only rows of known kinds are claimed");
+        };
+        kind.lane.holds_one();
+        let (claimed, lane) = (Arc::new(claimed), kind.lane.clone());
+        let lease = self.lease_of(&lane.options);
+        let held = Held::new(claimed.clone(), lane.clone(), lease, asked_at);
+        let row = Row {
+            claimed,
+            asked_at,
+            lost: held.lost.clone(),
+        };
+        self.held.insert(row.claimed.lease.clone(), held);
+        (row, lane)
     }
 
     /// Takes note of all work that has ended.
@@ -327,45 +353,59 @@ impl<Db: Database> Engine<Db> {
     }
 
     /// Takes note of work that has ended.
-    fn note(&mut self, (lease, ended): (Lease, Ended)) {
-        if let Some(held) = self.let_out(&lease) {
-            self.finished.push(Finished::new(held, ended));
+    fn note(&mut self, ended: EndedRows) {
+        for (claimed, ended) in ended {
+            if let Some(held) = self.let_out(&claimed.lease) {
+                self.finished.push(Finished::new(held, ended));
+            }
         }
     }
 
     /// Holds a row no longer.
     pub(super) fn let_out(&mut self, lease: &Lease) -> Option<Held> {
         let held = self.held.remove(lease)?;
-        if let Some(in_flight) = self.in_flight.get_mut(&lease.kind) {
-            *in_flight = in_flight.saturating_sub(1);
-        }
+        held.lane.let_one_out();
         Some(held)
     }
 
     /// Lets what is under way end, and gives the rest back.
     async fn stop(&mut self) {
-        let until = Instant::now() + STOP_PATIENCE;
+        let until = Instant::now() + self.pace.stop_patience;
         self.give_back(|_| true);
         loop {
             self.note_all();
+            self.take_up_busy();
             let said = async {
                 self.renew().await?;
                 self.finish().await
             };
             let said = said.await;
-            let mut next = self.next_renewal().map_or(until, |renewal| renewal.min(until));
-            if let Err(error) = said {
-                self.sf.dispatching().fails(&error);
-                next = next.min(Instant::now() + TROUBLE.delay(1, random));
-            }
-            if (self.held.is_empty() && self.finished.is_empty()) || Instant::now() >= until {
+            let next = match said {
+                Ok(()) => [self.next_renewal(), self.busy_until].into_iter().flatten().min(),
+                // Whatever has to be renewed waits for as long as everything else does.
+                Err(error) => {
+                    self.sf.dispatching().fails(&error);
+                    Some(Instant::now() + TROUBLE.delay(1, random))
+                }
+            };
+            let has_said_all = self.finished.is_empty() && self.busy.is_empty() && self.aside.is_none();
+            if (self.held.is_empty() && has_said_all) || Instant::now() >= until {
                 break;
             }
+            let next = next.map_or(until, |next| next.min(until));
             tokio::select! {
                 Some(ended) = self.ended.recv() => self.note(ended),
+                aside = said_aside(&mut self.aside) => {
+                    if let Err(error) = self.note_aside(aside) {
+                        self.sf.dispatching().fails(&error);
+                    }
+                }
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }
+        // What has ended meanwhile is done, and not given back.
+        self.note_all();
+        self.finished.append(&mut self.busy);
         for (_, held) in self.held.drain() {
             held.lost.cancel();
             self.finished.push(Finished::new(held, Ended::GivenBack));
@@ -382,26 +422,37 @@ impl<Db: Database> Engine<Db> {
         loop {
             let asked_at = Instant::now();
             let found = self.claim().await?;
-            if found.rows.is_empty() && !found.has_more && self.freed.is_empty() {
+            if found.rows.is_empty() && !found.has_more {
                 return Ok(count);
             }
+            self.park(&found.crowded).await;
             for row in found.rows {
-                let Some(work) = self.works.get(&row.lease.kind).cloned() else {
+                let work = self.kinds.get(&row.lease.kind).map(|kind| kind.work.clone());
+                let (row, _) = self.hold(row, asked_at);
+                let Some(work) = work else {
                     unreachable!("only rows of known kinds are claimed");
                 };
-                let claimed = Arc::new(row);
-                let lost = self.hold(&claimed, &*work, asked_at);
-                let lease = claimed.lease.clone();
-                let ended = run(work, self.sf.clone(), claimed, lost, asked_at).await;
-                self.note((lease, ended));
+                let ended = run(work, self.sf.clone(), vec![row]).await;
+                self.note(ended);
                 count += 1;
             }
             self.finish().await?;
+            if let Some(busy_until) = self.busy_until {
+                tokio::time::sleep_until(busy_until.into()).await;
+                self.take_up_busy();
+                self.finish().await?;
+            }
+            if !self.busy.is_empty() {
+                return Err(Error::new(
+                    Code::Locked,
+                    "somebody else is writing rows that were worked on",
+                ));
+            }
         }
     }
 
     async fn see_kinds(&mut self) -> Result<()> {
-        let mut kinds: Vec<_> = self.works.keys().cloned().collect();
+        let mut kinds: Vec<_> = self.kinds.keys().cloned().collect();
         kinds.sort_unstable();
         let offset = self.sf.clock().ahead();
         self.ask("say which kinds are known", async |store, link| {
@@ -416,51 +467,77 @@ impl<Db: Database> Engine<Db> {
         statement: &'static str,
         ask: impl AsyncFnOnce(&Db::Store, &mut <Db::Store as Store<Db>>::Link) -> Result<T>,
     ) -> Result<T> {
-        let meanwhile = Meanwhile::new(&self.held, self.pace.lease);
-        self.line.ask(statement, meanwhile, ask).await
+        let limit = statement_limit(&self.held, self.pace.lease);
+        letting_go(&self.sf, &self.held, self.line.ask(statement, limit, ask)).await
     }
 }
 
-/// Runs work to its end, or until its lease is lost. A panic is a failure like any other.
-pub(super) async fn run<Db: Database>(
-    work: Arc<dyn Work<Db>>,
-    sf: Steadfast<Db>,
-    claimed: Arc<Claimed>,
-    lost: CancellationToken,
-    asked_at: Instant,
-) -> Ended {
-    if lost.is_cancelled() {
-        return Ended::Lost;
+impl<Db: Database> Drop for Engine<Db> {
+    /// Nobody renews from now on: whoever works on these rows may as well stop.
+    fn drop(&mut self) {
+        self.held.values().for_each(|held| held.lost.cancel());
     }
-    let id = WorkId {
-        item: claimed.lease.item,
-        kind: &claimed.lease.kind,
-        attempt: claimed.attempt,
-    };
-    if claimed.attempt == 1 {
-        telemetry::delivery_starts(&claimed.lease.kind, claimed.due_for + asked_at.elapsed());
+}
+
+/// Waits until what is said aside was said.
+async fn said_aside<Db: Database>(aside: &mut Option<JoinHandle<Aside<Db>>>) -> Result<Aside<Db>, JoinError> {
+    match aside {
+        Some(saying) => saying.await,
+        None => std::future::pending().await,
     }
-    let span = telemetry::work_span(&claimed);
+}
+
+/// Works on rows of one kind to their end, or until the leases of all of them are lost. A panic is a failure like any other, of each
+/// of them.
+pub(super) async fn run<Db: Database>(work: Arc<dyn Work<Db>>, sf: Steadfast<Db>, mut rows: Vec<Row>) -> EndedRows {
+    let lost = rows.extract_if(.., |row| row.lost.is_cancelled());
+    let mut ended: EndedRows = lost.map(|row| (row.claimed, Ended::Lost)).collect();
+    if rows.is_empty() {
+        return ended;
+    }
+    telemetry::deliveries_start(&rows);
+    let span = telemetry::work_span(&rows);
+    let rows: Arc<[Row]> = rows.into();
+    let passes = |point| rows.iter().for_each(|row| sf.passes(point, &row.id()));
     let working = async {
-        sf.passes(WorkPoint::AfterClaim, &id);
-        let ended = work.run(sf.clone(), claimed.clone(), lost.clone()).await;
-        sf.passes(WorkPoint::BeforeFinish, &id);
-        ended
+        passes(WorkPoint::AfterClaim);
+        let ends = work.run(sf.clone(), rows.clone()).await;
+        passes(WorkPoint::BeforeFinish);
+        ends
     };
-    let working = AssertUnwindSafe(tracing::Instrument::instrument(working, span)).catch_unwind();
-    tokio::select! {
-        () = lost.cancelled() => Ended::Lost,
-        ended = working => ended.unwrap_or_else(|panic| {
-            #[cfg(feature = "testing")]
-            let panic = crate::testing::crash_on(panic);
-            telemetry::panicked(panic.as_ref());
-            Ended::Failed(Failure::panicked())
-        }),
+    // Inside, because whatever is dropped there may panic too.
+    let working = AssertUnwindSafe(async {
+        tokio::select! {
+            biased;
+            ends = tracing::Instrument::instrument(working, span) => ends,
+            () = all_are_lost(&rows) => Vec::new(),
+        }
+    });
+    let ends = working.catch_unwind().await.unwrap_or_else(|panic| {
+        #[cfg(feature = "testing")]
+        let panic = crate::testing::crash_on(panic);
+        telemetry::panicked(panic.as_ref());
+        rows.iter().map(|_| Ended::Failed(Failure::panicked())).collect()
+    });
+    let ends = ends.into_iter().chain(std::iter::repeat_with(|| Ended::Lost));
+    ended.extend(rows.iter().zip(ends).map(|(row, ended)| match ended {
+        // It went with a commit, which has compared the lease.
+        Ended::Settled => (row.claimed.clone(), ended),
+        _ if row.lost.is_cancelled() => (row.claimed.clone(), Ended::Lost),
+        ended => (row.claimed.clone(), ended),
+    }));
+    ended
+}
+
+/// Waits until none of these rows is ours any more.
+async fn all_are_lost(rows: &[Row]) {
+    for row in rows {
+        row.lost.cancelled().await;
     }
 }
 
 /// Who holds the leases of this engine, for people.
-fn holder<Db: Database>(sf: &Steadfast<Db>) -> String {
+fn holder<Db: Database>(sf: &Steadfast<Db>) -> Arc<str> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     let id = sf.id().get(..8).unwrap_or_default();
@@ -469,4 +546,162 @@ fn holder<Db: Database>(sf: &Steadfast<Db>) -> String {
         if host.is_empty() { "host" } else { host },
         std::process::id()
     )
+    .into()
+}
+
+#[cfg(all(test, feature = "sqlite", feature = "testing"))]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::Mutex;
+
+    use serde::{Deserialize, Serialize};
+    use sqlx::Sqlite;
+    use tokio::sync::Semaphore;
+
+    use super::super::WorkOptions;
+    use super::*;
+    use crate::testing::Observer;
+    use crate::{Event, EventCx};
+
+    #[derive(Serialize, Deserialize)]
+    struct Happened;
+
+    impl Event for Happened {
+        const TYPE: &'static str = "test.happened";
+    }
+
+    /// Work that begins, and ends when it may.
+    struct Waits {
+        kinds: [Arc<str>; 1],
+        options: WorkOptions,
+        begun: Arc<Semaphore>,
+        may_end: Arc<Semaphore>,
+        ended: Arc<Semaphore>,
+    }
+
+    impl Work<Sqlite> for Waits {
+        fn kinds(&self) -> &[Arc<str>] {
+            &self.kinds
+        }
+
+        fn options(&self) -> &WorkOptions {
+            &self.options
+        }
+
+        fn run(
+            self: Arc<Self>,
+            _: Steadfast<Sqlite>,
+            rows: Arc<[Row]>,
+        ) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>> {
+            Box::pin(async move {
+                self.begun.add_permits(1);
+                drop(self.may_end.acquire().await);
+                self.ended.add_permits(1);
+                rows.iter().map(|_| Ended::Done(None)).collect()
+            })
+        }
+    }
+
+    type Happens = Box<dyn FnMut(&'static str) + Send>;
+
+    /// What happens when the engine asks for something.
+    #[derive(Clone, Default)]
+    struct Asked(Arc<Mutex<Option<Happens>>>);
+
+    impl Observer for Asked {
+        fn asked(&self, statement: &'static str) {
+            if let Some(happens) = &mut *self.0.lock().expect("not poisoned") {
+                happens(statement);
+            }
+        }
+    }
+
+    impl Asked {
+        fn then(&self, happens: impl FnMut(&'static str) + Send + 'static) {
+            *self.0.lock().expect("not poisoned") = Some(Box::new(happens));
+        }
+    }
+
+    /// An engine that works on one row, and is about to be told to stop.
+    async fn at_work(pace: Pace) -> (Steadfast<Sqlite>, Asked, Arc<Waits>, JoinHandle<()>) {
+        let asked = Asked::default();
+        let builder = Steadfast::<Sqlite>::connect("sqlite::memory:")
+            .await
+            .expect("a database");
+        builder.migrate().await.expect("tables");
+        let sf = builder.observer(asked.clone()).build().await.expect("a handle");
+        let hear = async |_: &EventCx, _: Happened| Ok(());
+        sf.reaction::<Happened>("test.waits").run_outside(hear);
+        sf.declare().await.expect("declared");
+        let publishing = sf.transact(async |tx| Ok(tx.publish(&Happened)?));
+        publishing.await.expect("published");
+        let work = Arc::new(Waits {
+            kinds: ["test.waits".into()],
+            options: WorkOptions {
+                retry: RetryPolicy::default(),
+                lease: None,
+                concurrency: 1,
+                batch: 1,
+                dead_make_room: false,
+            },
+            begun: Arc::new(Semaphore::new(0)),
+            may_end: Arc::new(Semaphore::new(0)),
+            ended: Arc::new(Semaphore::new(0)),
+        });
+        let engine = Engine::new(sf.clone(), &[work.clone() as Arc<dyn Work<Sqlite>>], pace);
+        let running = tokio::spawn(engine.run());
+        work.begun.acquire().await.expect("open").forget();
+        (sf, asked, work, running)
+    }
+
+    async fn count(sf: &Steadfast<Sqlite>, rows: &'static str) -> i64 {
+        sqlx::query_scalar(rows).fetch_one(sf.pool()).await.expect("counted")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_ends_in_the_last_moment_of_a_process_is_done() {
+        let patience = Duration::from_millis(1_500);
+        let (sf, asked, work, running) = at_work(Pace {
+            lease: Duration::from_secs(3),
+            stop_patience: patience,
+            ..Pace::default()
+        })
+        .await;
+        let stopped_at = Instant::now();
+        sf.stop();
+        asked.then(move |statement| {
+            if statement == "renew leases" {
+                // It ends while the engine waits for the database, and then there is no more time.
+                work.may_end.add_permits(1);
+                tokio::task::block_in_place(|| {
+                    while work.ended.available_permits() == 0 || stopped_at.elapsed() < patience {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }
+        });
+        running.await.expect("no panic");
+        let delivered = "SELECT count(*) FROM steadfast_history WHERE state = 'delivered'";
+        assert_eq!(count(&sf, delivered).await, 1);
+        assert_eq!(count(&sf, "SELECT count(*) FROM steadfast_queue").await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_process_that_stops_without_its_database_does_not_ask_all_the_time() {
+        let (sf, asked, _, running) = at_work(Pace {
+            lease: Duration::from_millis(300),
+            stop_patience: Duration::from_secs(1),
+            ..Pace::default()
+        })
+        .await;
+        let rename = "ALTER TABLE steadfast_queue RENAME TO away";
+        sqlx::query(rename).execute(sf.pool()).await.expect("renamed");
+        let asks = Arc::new(Mutex::new(0));
+        let counts = asks.clone();
+        asked.then(move |_| *counts.lock().expect("not poisoned") += 1);
+        sf.stop();
+        running.await.expect("no panic");
+        let asks = *asks.lock().expect("not poisoned");
+        assert!(asks < 50, "it asked {asks} times in a second");
+    }
 }

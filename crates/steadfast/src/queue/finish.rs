@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
+use tokio::task::JoinError;
 use uuid::Uuid;
 
-use super::engine::{Engine, Held};
-use super::line::{Line, Meanwhile};
-use super::{Back, Claimed, Done, Ended, FailureRow};
+use super::engine::{BUSY_PAUSE, Engine, Held};
+use super::line::{Line, statement_limit};
+use super::renew::letting_go;
+use super::{Back, Claimed, Done, Ended, FailureRow, Untouched, done_word};
 use crate::clock::{Offset, random};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::failure::{Failure, FailureKind};
 use crate::lease::Lease;
 use crate::retry::Decision;
@@ -19,7 +21,10 @@ use crate::telemetry::{self, Retry};
 
 /// How long a row may be put off at the most. `Retry-After` and a snooze are other people's numbers: what is farther away is a
 /// mistake, and databases have an end of time.
-const BACK_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub(crate) const BACK_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// How long the second connection is done without after something went wrong on it: there may be no room for it at the server.
+const WITHOUT_SECOND_LINE: Duration = Duration::from_secs(60);
 
 /// How much of an error is kept.
 const MESSAGE_LENGTH_MAX: usize = 8 * 1024;
@@ -29,6 +34,8 @@ pub(super) struct Finished {
     held: Held,
     ended: Ended,
     ended_at: Instant,
+    /// Whether somebody else was just writing the row when this was said.
+    was_busy: bool,
 }
 
 impl Finished {
@@ -37,6 +44,7 @@ impl Finished {
             held,
             ended,
             ended_at: Instant::now(),
+            was_busy: false,
         }
     }
 
@@ -83,26 +91,16 @@ impl Told<'_> {
     }
 }
 
-/// Which rows were still held when something was said of them.
-enum StillHeld<'h> {
-    All,
-    These(HashSet<(Uuid, &'h str)>),
-}
+/// Rows by what they are called.
+struct Named<'l>(HashSet<(Uuid, &'l str)>);
 
-impl<'h> StillHeld<'h> {
-    /// Of so many rows, these.
-    fn of(rows: usize, held: &'h [(Uuid, String)]) -> Self {
-        if rows == held.len() {
-            return Self::All;
-        }
-        Self::These(held.iter().map(|(item, kind)| (*item, &**kind)).collect())
+impl<'l> Named<'l> {
+    fn of(rows: &'l [(Uuid, String)]) -> Self {
+        Self(rows.iter().map(|(item, kind)| (*item, &**kind)).collect())
     }
 
     fn has(&self, lease: &Lease) -> bool {
-        match self {
-            Self::All => true,
-            Self::These(held) => held.contains(&(lease.item, &*lease.kind)),
-        }
+        !self.0.is_empty() && self.0.contains(&(lease.item, &*lease.kind))
     }
 }
 
@@ -114,12 +112,13 @@ struct Tally<'f> {
 }
 
 impl<'f> Tally<'f> {
-    /// Counts what was said of rows.
-    fn add(&mut self, said: impl Iterator<Item = (&'f Lease, &'static str)>, held: &StillHeld<'_>) {
-        for (lease, result) in said {
-            let is_held = held.has(lease);
-            let result = if is_held { result } else { "lost" };
-            self.late += u64::from(!is_held);
+    /// Counts what was said of rows, but for those of which it could not be.
+    fn add(&mut self, said: impl Iterator<Item = (&'f Lease, &'static str)>, untouched: &Untouched) {
+        let (late, busy) = (Named::of(&untouched.lost), Named::of(&untouched.busy));
+        for (lease, result) in said.filter(|(lease, _)| !busy.has(lease)) {
+            let is_late = late.has(lease);
+            let result = if is_late { "lost" } else { result };
+            self.late += u64::from(is_late);
             *self.counts.entry((&lease.kind, result)).or_default() += 1;
         }
     }
@@ -128,7 +127,7 @@ impl<'f> Tally<'f> {
     fn tell(mut self, finished: &'f [Finished]) {
         for finished in finished {
             let result = match &finished.ended {
-                Ended::Settled => "delivered",
+                Ended::Settled => done_word(&finished.held.claimed.lease.kind),
                 Ended::Lost => "lost",
                 Ended::Done(_) | Ended::Skipped(_) | Ended::Failed(_) | Ended::GivenBack => continue,
             };
@@ -153,38 +152,91 @@ pub(super) struct Sorted {
     given_back: Vec<Finished>,
 }
 
-/// What came of saying it: when the earliest of the rows that went back is due again, if any has gone back.
-pub(super) type Said = Result<Option<Instant>>;
+/// What came of saying it.
+pub(super) type Said = Result<Answer>;
+
+#[derive(Default)]
+pub(super) struct Answer {
+    /// When the earliest of the rows that went back is due again, if any has gone back.
+    back_at: Option<Instant>,
+    /// Rows of which it could not be said, because somebody else was just writing them.
+    busy: Vec<(Uuid, String)>,
+}
 
 impl Sorted {
     fn parts(&self) -> [&Vec<Finished>; 3] {
         [&self.ended, &self.failed, &self.given_back]
     }
 
-    pub(super) async fn say<Db: Database>(
-        &self,
-        line: &mut Line<Db>,
-        offset: Offset,
-        meanwhile: Meanwhile<'_>,
-    ) -> [Said; 3] {
-        let mut said = [Ok(None), Ok(None), Ok(None)];
+    pub(super) async fn say<Db: Database>(&self, line: &mut Line<Db>, offset: Offset, limit: Duration) -> [Said; 3] {
+        let mut said = [(); 3].map(|()| Ok(Answer::default()));
         for (said, part) in said.iter_mut().zip(self.parts()) {
-            *said = say(part, line, offset, meanwhile).await;
+            *said = say(part, line, offset, limit).await;
         }
         said
     }
+}
+
+/// What was said over the second connection.
+pub(super) struct Aside<Db: Database> {
+    line: Line<Db>,
+    finished: Sorted,
+    said: [Said; 3],
 }
 
 impl<Db: Database> Engine<Db> {
     /// Says what has ended. What cannot be said now is said later; if it is too late then, the rows are done again.
     pub(super) async fn finish(&mut self) -> Result<()> {
         let finished = self.sort_finished();
-        let meanwhile = Meanwhile::new(&self.held, self.pace.lease);
-        let said = finished.say(&mut self.line, self.sf.clock().ahead(), meanwhile).await;
+        let limit = statement_limit(&self.held, self.pace.lease);
+        let saying = finished.say(&mut self.line, self.sf.clock().ahead(), limit);
+        let said = letting_go(&self.sf, &self.held, saying).await;
         self.has_said(finished, said)
     }
 
-    pub(super) fn sort_finished(&mut self) -> Sorted {
+    /// Says what could not be said before, if it is time.
+    pub(super) fn take_up_busy(&mut self) {
+        if self.busy_until.is_some_and(|until| until <= Instant::now()) {
+            self.busy_until = None;
+            self.finished.append(&mut self.busy);
+        }
+    }
+
+    /// Says what has ended over the second connection, beside whatever else is to be done.
+    pub(super) fn finish_aside(&mut self) {
+        let Some(mut line) = self.second_line.take() else {
+            return;
+        };
+        let finished = self.sort_finished();
+        let limit = statement_limit(&self.held, self.pace.lease);
+        let offset = self.sf.clock().ahead();
+        self.aside = Some(self.sf.tasks().spawn(async move {
+            let said = finished.say(&mut line, offset, limit).await;
+            Aside { line, finished, said }
+        }));
+    }
+
+    /// Takes note of what was said there.
+    pub(super) fn note_aside(&mut self, aside: Result<Aside<Db>, JoinError>) -> Result<()> {
+        self.aside = None;
+        let said = match aside {
+            Ok(Aside { line, finished, said }) => {
+                self.second_line = Some(line);
+                self.has_said(finished, said)
+            }
+            // What it was to say is done again when the leases have expired.
+            Err(error) => {
+                self.second_line = Some(Line::deaf(&self.sf));
+                Err(Error::new(Code::Database, "finishing rows broke down").with_source(error))
+            }
+        };
+        if said.is_err() {
+            self.one_line_until = Some(Instant::now() + WITHOUT_SECOND_LINE);
+        }
+        said
+    }
+
+    fn sort_finished(&mut self) -> Sorted {
         let mut sorted = Sorted::default();
         for finished in std::mem::take(&mut self.finished) {
             let part = match finished.ended {
@@ -198,21 +250,30 @@ impl<Db: Database> Engine<Db> {
     }
 
     /// Takes note of what could be said, and keeps the rest.
-    pub(super) fn has_said(&mut self, finished: Sorted, said: [Said; 3]) -> Result<()> {
+    fn has_said(&mut self, finished: Sorted, said: [Said; 3]) -> Result<()> {
         let parts = [finished.ended, finished.failed, finished.given_back];
         let mut result = Ok(());
         for (finished, said) in parts.into_iter().zip(said) {
             match said {
-                Ok(back_at) => {
+                Ok(Answer { back_at, busy }) => {
                     self.back_at = [self.back_at, back_at].into_iter().flatten().min();
-                    let chains = finished.iter().map(|finished| finished.held.claimed.chain.clone());
-                    self.freed.extend(chains.flatten());
+                    let busy = Named::of(&busy);
+                    for mut finished in finished {
+                        if busy.has(&finished.held.claimed.lease) {
+                            finished.was_busy = true;
+                            self.busy.push(finished);
+                            self.busy_until.get_or_insert_with(|| Instant::now() + BUSY_PAUSE);
+                        } else if !matches!(finished.ended, Ended::GivenBack) {
+                            self.freed.extend(finished.held.claimed.chain.clone());
+                        }
+                    }
                 }
                 Err(error) => {
-                    // Only what may still be ours is kept: the rest is somebody else's by now.
+                    // If the database is away it is so for everybody, and what was done is worth saying for as long as that lasts. What
+                    // it refuses is not said for ever: others have the rows by then.
                     let now = Instant::now();
-                    let kept = finished.into_iter().filter(|finished| finished.held.lost_at > now);
-                    self.finished.extend(kept);
+                    let is_kept = |finished: &Finished| error.is_transient() || finished.held.lost_at > now;
+                    self.finished.extend(finished.into_iter().filter(is_kept));
                     result = Err(error);
                 }
             }
@@ -221,36 +282,37 @@ impl<Db: Database> Engine<Db> {
     }
 }
 
-async fn say<Db: Database>(
-    finished: &[Finished],
-    line: &mut Line<Db>,
-    offset: Offset,
-    meanwhile: Meanwhile<'_>,
-) -> Said {
+async fn say<Db: Database>(finished: &[Finished], line: &mut Line<Db>, offset: Offset, limit: Duration) -> Said {
     let mut ends = Ends::default();
     for finished in finished {
         judge(finished, &mut ends);
     }
     let mut tally = Tally::default();
-    let mut back_at = None;
+    let mut answer = Answer::default();
     if !ends.done.is_empty() {
         let asking = async |store: &Db::Store, link: &mut _| store.finish(link, &ends.done, offset).await;
-        let held = line.ask("finish rows", meanwhile, asking).await?;
-        let held = StillHeld::of(ends.done.len(), &held);
-        tally.add(ends.done.iter().map(|done| (done.lease, done.state)), &held);
+        let untouched = line.ask("finish rows", limit, asking).await?;
+        tally.add(ends.done.iter().map(|done| (done.lease, done.state)), &untouched);
+        answer.busy = untouched.busy;
     }
     if !ends.back.is_empty() {
         let asking = async |store: &Db::Store, link: &mut _| store.put_back(link, &ends.back, offset).await;
-        let held = line.ask("put rows back", meanwhile, asking).await?;
-        let back_in = ends.told.iter().filter_map(|told| told.after).min();
-        back_at = back_in.map(|back_in| Instant::now() + back_in);
-        let held = StillHeld::of(ends.back.len(), &held);
-        tally.add(ends.told.iter().map(|told| (&told.claimed.lease, told.result())), &held);
-        let told = ends.told.iter().filter(|told| held.has(&told.claimed.lease));
+        let untouched = line.ask("put rows back", limit, asking).await?;
+        // What has died may have left a letter, which is due.
+        let back_in = ends.back.iter().map(|back| back.after.unwrap_or_default()).min();
+        answer.back_at = back_in.map(|back_in| Instant::now() + back_in);
+        tally.add(
+            ends.told.iter().map(|told| (&told.claimed.lease, told.result())),
+            &untouched,
+        );
+        let (late, busy) = (Named::of(&untouched.lost), Named::of(&untouched.busy));
+        let is_said = |lease| !late.has(lease) && !busy.has(lease);
+        let told = ends.told.iter().filter(|told| is_said(&told.claimed.lease));
         told.for_each(Told::tell);
+        answer.busy.extend(untouched.busy);
     }
     tally.tell(finished);
-    Ok(back_at)
+    Ok(answer)
 }
 
 /// What becomes of a row whose work ended like this.
@@ -260,13 +322,15 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
         Ended::Settled | Ended::Lost => {}
         Ended::Done(detail) => ends.done.push(Done {
             lease,
-            state: "delivered",
+            state: done_word(&lease.kind),
             detail: detail.as_deref(),
+            was_busy: finished.was_busy,
         }),
         Ended::Skipped(why) => ends.done.push(Done {
             lease,
             state: "skipped",
             detail: Some(why),
+            was_busy: finished.was_busy,
         }),
         Ended::Failed(failure) => {
             let back = back(finished, failure);
@@ -291,9 +355,16 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
 fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
     let claimed = &finished.held.claimed;
     let (lease, attempt) = (&claimed.lease, claimed.attempt);
-    let options = finished.held.options;
+    let options = &finished.held.lane.options;
     let elapsed = claimed.elapsed + finished.ended_at.duration_since(finished.held.claimed_at);
-    let decision = options.retry.decide(attempt, failure, elapsed, random);
+    let decision = match failure.kind() {
+        // It counts neither as an attempt nor as time: who is away for a day kills nothing.
+        FailureKind::Snooze => {
+            let after = failure.retry_after();
+            Decision::Retry(after.unwrap_or_else(|| options.retry.delay(1, random)))
+        }
+        _ => options.retry.decide(attempt, failure, elapsed, random),
+    };
     let after = match decision {
         // It was due while it was worked on; the delay counts from its end.
         Decision::Retry(after) => Some(after.saturating_sub(finished.ended_at.elapsed()).min(BACK_MAX)),

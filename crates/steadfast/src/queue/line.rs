@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::engine::Held;
-use super::renew::let_go_in_time;
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::steadfast::Steadfast;
@@ -23,21 +22,11 @@ pub(super) struct Line<Db: Database> {
     link: Option<<Db::Store as Store<Db>>::Link>,
 }
 
-/// What has to be known while the database is asked: work whose lease ends meanwhile is told so in time.
-#[derive(Clone, Copy)]
-pub(super) struct Meanwhile<'h> {
-    held: &'h HashMap<Lease, Held>,
-    limit: Duration,
-}
-
-impl<'h> Meanwhile<'h> {
-    /// `lease`: how long one lasts if nothing is held.
-    pub(super) fn new(held: &'h HashMap<Lease, Held>, lease: Duration) -> Self {
-        let shortest = held.values().map(|held| held.lease).min().unwrap_or(lease);
-        let [at_least, at_most] = STATEMENT_LIMITS;
-        let limit = (shortest / STATEMENT_PART).clamp(at_least, at_most);
-        Self { held, limit }
-    }
+/// How long a statement may take while these are held; `lease`: how long one lasts if nothing is.
+pub(super) fn statement_limit(held: &HashMap<Lease, Held>, lease: Duration) -> Duration {
+    let shortest = held.values().map(|held| held.lease).min().unwrap_or(lease);
+    let [at_least, at_most] = STATEMENT_LIMITS;
+    (shortest / STATEMENT_PART).clamp(at_least, at_most)
 }
 
 impl<Db: Database> Line<Db> {
@@ -62,29 +51,32 @@ impl<Db: Database> Line<Db> {
     pub(super) async fn ask<T>(
         &mut self,
         statement: &'static str,
-        meanwhile: Meanwhile<'_>,
+        limit: Duration,
+        ask: impl AsyncFnOnce(&Db::Store, &mut <Db::Store as Store<Db>>::Link) -> Result<T>,
+    ) -> Result<T> {
+        self.ask_while(|| false, statement, limit, ask).await
+    }
+
+    /// The same, and the limit begins anew while something is so.
+    pub(super) async fn ask_while<T>(
+        &mut self,
+        may_go_on: impl Fn() -> bool,
+        statement: &'static str,
+        limit: Duration,
         ask: impl AsyncFnOnce(&Db::Store, &mut <Db::Store as Store<Db>>::Link) -> Result<T>,
     ) -> Result<T> {
         self.sf.ask(statement);
         let Self { sf, link, hears } = self;
         let store = sf.store();
-        let Meanwhile { held, limit } = meanwhile;
-        let asked = tokio::time::timeout(limit, async {
+        let asking = async {
             let link = match link {
                 Some(link) => link,
                 link if *hears => link.insert(store.open_link().await?),
                 link => link.insert(store.open_deaf_link().await?),
             };
             ask(store, link).await
-        });
-        let answer = tokio::select! {
-            answer = asked => answer,
-            never = let_go_in_time(held) => match never {},
         };
-        let answer = answer.unwrap_or_else(|_| {
-            let message = format!("the database did not answer the engine within {limit:?}");
-            Err(Error::new(Code::Unreachable, message))
-        });
+        let answer = answer_within(limit, may_go_on, asking).await;
         if answer.is_err() {
             self.close();
         }
@@ -105,5 +97,24 @@ impl<Db: Database> Line<Db> {
     /// Closes it until it is needed again.
     pub(super) fn close(&mut self) {
         self.link = None;
+    }
+}
+
+/// What somebody answers within a limit, which begins anew while something is so.
+async fn answer_within<T>(
+    limit: Duration,
+    may_go_on: impl Fn() -> bool,
+    asking: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut asking = std::pin::pin!(asking);
+    loop {
+        match tokio::time::timeout(limit, &mut asking).await {
+            Ok(answer) => return answer,
+            Err(_) if may_go_on() => {}
+            Err(_) => {
+                let message = format!("the database did not answer the engine within {limit:?}");
+                return Err(Error::new(Code::Unreachable, message));
+            }
+        }
     }
 }

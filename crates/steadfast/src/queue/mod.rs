@@ -21,12 +21,13 @@ pub(crate) mod wake;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 pub(crate) use engine::{Engine, Pace, TROUBLE};
-pub(crate) use finish::failure_row;
+pub(crate) use finish::{BACK_MAX, failure_row};
 pub(crate) use health::Health;
 pub use point::{WorkId, WorkPoint};
 
@@ -41,6 +42,18 @@ use crate::store::Database;
 /// that one renewal may fail.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
+/// What stands before the name of a job where kinds of rows are told apart. Names have no colon.
+pub(crate) const JOBS: &str = "job:";
+
+/// What a row of this kind is called in the history when it is done.
+pub(crate) fn done_word(kind: &str) -> &'static str {
+    if kind.starts_with(JOBS) {
+        "completed"
+    } else {
+        "delivered"
+    }
+}
+
 /// What is done with rows of some kinds.
 pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
     /// The kinds of rows that this is for.
@@ -49,13 +62,14 @@ pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
     /// How it is to be done.
     fn options(&self) -> &WorkOptions;
 
-    /// Does it. If it is cancelled, the lease is lost: whatever it still does counts for nothing.
-    fn run(
-        self: Arc<Self>,
-        sf: Steadfast<Db>,
-        claimed: Arc<Claimed>,
-        lost: CancellationToken,
-    ) -> Pin<Box<dyn Future<Output = Ended> + Send>>;
+    /// How long it rests: whoever it depends on is away, and rows are better left where they are until then.
+    fn rests_for(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Does it with rows of one kind, as many at once as it [wants](WorkOptions::batch), and says of each how it ended, in their
+    /// order. Once all of their leases are lost, it is dropped: whatever it still did would count for nothing.
+    fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>>;
 }
 
 /// How work is to be done.
@@ -64,8 +78,10 @@ pub(crate) struct WorkOptions {
     pub(crate) retry: RetryPolicy,
     /// How long its lease lasts; `None`: as long as the engine's.
     pub(crate) lease: Option<Duration>,
-    /// How many rows of a kind are worked on at once in this process.
+    /// How many hands work at once in this process, on rows of all its kinds together.
     pub(crate) concurrency: u32,
+    /// How many rows a hand takes at once at the most.
+    pub(crate) batch: u32,
     /// Whether a row that has died makes room for those behind it.
     pub(crate) dead_make_room: bool,
 }
@@ -102,6 +118,8 @@ pub(crate) struct Claim<'c> {
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     pub(crate) rows: Vec<Claimed>,
+    /// Before the leases began, if the claim had to wait for something else than the database; `None`: before it was asked for.
+    pub(crate) from: Option<Instant>,
     /// Rows that were out of attempts when their lease expired, and are dead now.
     pub(crate) buried: Vec<Buried>,
     /// How many rows were due: as many as were asked for means that there may be more.
@@ -139,7 +157,27 @@ pub(crate) struct Claimed {
     pub(crate) chain: Option<Arc<str>>,
     /// Whether its lease has expired so often that no other such row is worked on beside it.
     pub(crate) is_suspect: bool,
-    pub(crate) message: Message,
+    pub(crate) message: Arc<Message>,
+}
+
+/// A row that is worked on.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) claimed: Arc<Claimed>,
+    /// When the database was asked for it.
+    pub(crate) asked_at: Instant,
+    /// Cancelled when somebody else may have it.
+    pub(crate) lost: CancellationToken,
+}
+
+impl Row {
+    pub(crate) fn id(&self) -> WorkId<'_> {
+        WorkId {
+            item: self.claimed.lease.item,
+            kind: &self.claimed.lease.kind,
+            attempt: self.claimed.attempt,
+        }
+    }
 }
 
 /// How work ended.
@@ -163,9 +201,29 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Done<'d> {
     pub(crate) lease: &'d Lease,
-    /// `delivered` or `skipped`.
+    /// `delivered` or `completed`, or `skipped`.
     pub(crate) state: &'static str,
     pub(crate) detail: Option<&'d str>,
+    /// Whether somebody else was just writing it when this was said before.
+    pub(crate) was_busy: bool,
+}
+
+/// What renewing leases came to.
+#[derive(Debug)]
+pub(crate) struct Renewed {
+    /// Before the database was asked, and after whatever had to be waited for: they last from a little later.
+    pub(crate) from: Instant,
+    pub(crate) untouched: Untouched,
+}
+
+/// Leased rows that a statement has left as they are.
+#[derive(Debug, Default)]
+pub(crate) struct Untouched {
+    /// They are somebody else's by now, or gone.
+    pub(crate) lost: Vec<(Uuid, String)>,
+    /// Somebody is just writing them, and nobody waits for him: a handler that is about to commit, for example. They are as they
+    /// were, as far as anybody can see.
+    pub(crate) busy: Vec<(Uuid, String)>,
 }
 
 /// A row that goes back, to be claimed again or to be looked at by people.

@@ -2,17 +2,45 @@
 //!
 //! Whoever cannot renew stops before his lease ends, by his own monotonic clock: the database may be out of reach, and
 //! others will take the row over. The statements would refuse what he says anyway; this spares the outside world.
+//!
+//! On SQLite a handler with a transaction keeps everybody from writing for as long as it takes, also from renewing. Then nobody can
+//! take anything over either, and no lease is given up: the renewal waits, and has the first turn after it.
 
-use std::collections::HashMap;
-use std::convert::Infallible;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::WorkOptions;
 use super::engine::{Engine, Held};
+use super::line::statement_limit;
+use super::{Renewed, WorkOptions};
 use crate::error::Result;
 use crate::lease::Lease;
+use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 use crate::telemetry;
+
+/// How long a row is still held that a renewal did not find. A handler may have finished it with its own commit: then its end is on
+/// the way.
+const ON_THE_WAY: Duration = Duration::from_millis(100);
+
+impl Held {
+    /// Somebody is just writing the row. Its lease ends when it would have, and is asked for once more before.
+    fn note_busy(&mut self, asked_at: Instant) {
+        self.renew_at = asked_at + self.lease / 6;
+    }
+
+    /// Somebody else has the row, or it is gone.
+    fn note_taken(&mut self) {
+        self.is_taken = true;
+        self.lost_at = Instant::now() + ON_THE_WAY;
+        self.renew_at = self.lost_at;
+    }
+
+    /// Tells whoever works on it that it counts for nothing any more.
+    fn let_go(&self) {
+        telemetry::lease_lost(&self.claimed.lease.kind, &self.claimed.lease.item);
+        self.lost.cancel();
+    }
+}
 
 impl<Db: Database> Engine<Db> {
     /// How long the leases of some work are.
@@ -28,60 +56,92 @@ impl<Db: Database> Engine<Db> {
 
     /// Renews what has to be, and lets go of what is lost.
     pub(super) async fn renew(&mut self) -> Result<()> {
+        let_go::<Db>(self.sf.store(), &self.held, &mut HashSet::new());
         let now = Instant::now();
-        let_go(&self.held, now);
-        let is_due = |held: &&Held| held.renew_at <= now && !held.lost.is_cancelled();
-        let due: Vec<_> = self.held.values().filter(is_due).collect();
-        if due.is_empty() {
+        let ours = || {
+            let held = self.held.values();
+            held.filter(|held| !held.is_taken && !held.lost.is_cancelled())
+        };
+        let due = ours().filter(|held| held.renew_at <= now);
+        let Some(longest) = due.map(|held| held.lease).max() else {
             return Ok(());
-        }
-        let leases: Vec<_> = due.iter().map(|held| (held.claimed.clone(), held.lease)).collect();
+        };
+        // What has a lease as short goes along: it could be too late for it when there is an answer.
+        let leases: Vec<_> = ours()
+            .filter(|held| held.lease <= longest)
+            .map(|held| (held.claimed.clone(), held.lease))
+            .collect();
         let pairs: Vec<_> = leases.iter().map(|(claimed, lease)| (&claimed.lease, *lease)).collect();
-        let asked_at = Instant::now();
         let offset = self.sf.clock().ahead();
-        let kept = self
-            .ask("renew leases", async |store, link| {
+        let limit = statement_limit(&self.held, self.pace.lease);
+        let (sf, stopping) = (self.sf.clone(), self.sf.stopping());
+        // A handler of this process is in the way, and nobody else can write.
+        let is_alone = || sf.store().alone_since().is_some() && !stopping.is_cancelled();
+        let asking = self
+            .line
+            .ask_while(is_alone, "renew leases", limit, async |store, link| {
                 store.renew(link, &pairs, offset).await
-            })
-            .await?;
+            });
+        let Renewed { from, untouched } = letting_go::<Db, _>(&sf, &self.held, asking).await?;
+        let [lost, busy] = [&untouched.lost, &untouched.busy].map(|rows| {
+            let names = rows.iter().map(|(item, kind)| (*item, &**kind));
+            names.collect::<HashSet<_>>()
+        });
         for (claimed, lease) in &leases {
-            let is_kept = kept
-                .iter()
-                .any(|(item, kind)| *item == claimed.lease.item && **kind == *claimed.lease.kind);
+            let name = (claimed.lease.item, &*claimed.lease.kind);
             if let Some(held) = self.held.get_mut(&claimed.lease) {
-                if is_kept {
-                    held.renewed(asked_at, *lease);
+                if lost.contains(&name) {
+                    held.note_taken();
+                } else if busy.contains(&name) {
+                    held.note_busy(from);
                 } else {
-                    held.lost_at = asked_at;
+                    held.renewed(from, *lease);
                 }
             }
         }
-        let_go(&self.held, asked_at);
         Ok(())
     }
 }
 
-/// Tells work whose lease has ended until then that it counts for nothing any more.
-fn let_go(held: &HashMap<Lease, Held>, until: Instant) {
-    for held in held.values() {
-        if held.lost_at <= until && !held.lost.is_cancelled() {
-            telemetry::lease_lost(&held.claimed.lease.kind, &held.claimed.lease.item);
-            held.lost.cancel();
+/// Tells work whose lease has ended that it counts for nothing any more. What ended while nobody but this process could write is
+/// spared: nobody has taken it over, and whoever is asked now will tell.
+fn let_go<'h, Db: Database>(store: &Db::Store, held: &'h HashMap<Lease, Held>, spared: &mut HashSet<&'h Lease>) {
+    let (now, alone_since) = (Instant::now(), store.alone_since());
+    for (lease, held) in held {
+        if held.lost_at > now || held.lost.is_cancelled() || spared.contains(lease) {
+            continue;
+        }
+        if alone_since.is_some_and(|since| since <= held.lost_at) && !held.is_taken {
+            spared.insert(lease);
+        } else {
+            held.let_go();
         }
     }
 }
 
-/// Does so whenever a lease ends, for as long as it is polled: while a statement is under way, nobody else does.
-pub(super) async fn let_go_in_time(held: &HashMap<Lease, Held>) -> Infallible {
-    loop {
-        let lost_at = held
-            .values()
-            .filter(|held| !held.lost.is_cancelled())
-            .map(|held| held.lost_at);
-        match lost_at.min() {
-            Some(lost_at) => tokio::time::sleep_until(lost_at.into()).await,
-            None => std::future::pending().await,
+/// Does so whenever a lease ends, until something else is done: the engine waits for that, and nobody else tells.
+pub(super) async fn letting_go<Db: Database, T>(
+    sf: &Steadfast<Db>,
+    held: &HashMap<Lease, Held>,
+    until: impl Future<Output = T>,
+) -> T {
+    let telling = async {
+        let mut spared = HashSet::new();
+        loop {
+            let lost_at = held
+                .iter()
+                .filter(|(lease, held)| !held.lost.is_cancelled() && !spared.contains(lease))
+                .map(|(_, held)| held.lost_at);
+            match lost_at.min() {
+                Some(lost_at) => tokio::time::sleep_until(lost_at.into()).await,
+                None => std::future::pending().await,
+            }
+            let_go::<Db>(sf.store(), held, &mut spared);
         }
-        let_go(held, Instant::now());
+    };
+    tokio::select! {
+        biased;
+        done = until => done,
+        never = telling => never,
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct KeptRow<'k> {
     pub(crate) payload: &'k [u8],
     /// When it is worked on; `None`: it is dead.
     pub(crate) after: Option<Duration>,
+    /// The kind of the row that carries it to the dead letters of its broker, should it die.
+    pub(crate) letters: Option<&'k str>,
     /// The first attempt, if there was one.
     pub(crate) failure: Option<FailureRow>,
 }

@@ -13,6 +13,14 @@ use super::{Database, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::error::{Code, Error, Result};
 
+/// What the kinds of rows end with that carry dead letters to a broker: a literal, so that it can be a part of statements.
+macro_rules! letters_end {
+    () => {
+        ":dead_letters"
+    };
+}
+pub(crate) use letters_end;
+
 /// Which rows a statement is about: those that are still to do, all of them or in one state, or those that have ended so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Among {
@@ -43,9 +51,63 @@ pub(crate) struct DeliveryFilter {
     pub(crate) until: Option<Timestamp>,
     /// Whose event has not expired by then.
     pub(crate) unexpired_at: Option<Timestamp>,
+    /// Without messages from elsewhere that came at this moment or earlier.
+    pub(crate) remembered_since: Option<Timestamp>,
+    pub(crate) role: Role,
+    /// Of what is pending: due at this moment or earlier.
+    pub(crate) due_until: Option<Timestamp>,
+    /// Of what is pending: due later than this.
+    pub(crate) due_after: Option<Timestamp>,
+    /// Of what is pending: whether it was tried before.
+    pub(crate) is_tried: Option<bool>,
+}
+
+/// What rows stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Deliveries of events.
+    Delivery,
+    Job,
+    /// Whichever.
+    Any,
+}
+
+impl Role {
+    pub(crate) const ALL: [Self; 3] = [Self::Delivery, Self::Job, Self::Any];
+
+    /// As it is kept with a bulk operation.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivery => "delivery",
+            Self::Job => "job",
+            Self::Any => "any",
+        }
+    }
+
+    /// Whether they are jobs; `None`: whatever they are.
+    fn is_job(self) -> Option<bool> {
+        match self {
+            Self::Delivery => Some(false),
+            Self::Job => Some(true),
+            Self::Any => None,
+        }
+    }
+
+    /// What is meant by rows that are only told by where they are: among the dead, all of them.
+    pub(crate) fn among(among: Among) -> Self {
+        match among {
+            Among::Dead => Self::Any,
+            _ => Self::Delivery,
+        }
+    }
 }
 
 impl DeliveryFilter {
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn is_job(&self) -> Option<bool> {
+        self.role.is_job()
+    }
+
     pub(crate) fn of(among: Among) -> Self {
         Self {
             among,
@@ -58,11 +120,16 @@ impl DeliveryFilter {
             since: None,
             until: None,
             unexpired_at: None,
+            remembered_since: None,
+            role: Role::among(among),
+            due_until: None,
+            due_after: None,
+            is_tried: None,
         }
     }
 }
 
-/// Binds a filter to `$1` to `$9` and `$11`, and how many rows are wanted to `$10`. Each statement has them all.
+/// Binds a filter to `$1` to `$9` and `$11` to `$16`, and how many rows are wanted to `$10`. Each statement has those up to `$13`.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! bind_filter {
     ($query:expr, $filter:expr, $limit:expr) => {{
@@ -79,6 +146,11 @@ macro_rules! bind_filter {
             .bind(filter.until.map(|until| until.0))
             .bind(i64::from($limit))
             .bind(filter.unexpired_at.map(|at| at.0))
+            .bind(filter.remembered_since.map(|at| at.0))
+            .bind(filter.is_job())
+            .bind(filter.due_until.map(|at| at.0))
+            .bind(filter.due_after.map(|at| at.0))
+            .bind(filter.is_tried)
     }};
 }
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

@@ -36,7 +36,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done};
+use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
 ///
@@ -223,20 +223,24 @@ pub(crate) trait Store<Db: Database>:
         claim: &Claim<'_>,
         offset: Offset,
     ) -> impl Future<Output = Result<Claims>> + Send;
-    /// Renews leases, and says of which rows they are still held.
+    /// Renews leases, and says which rows it has left as they are.
     fn renew(
         &self,
         link: &mut Self::Link,
         leases: &[(&Lease, Duration)],
         offset: Offset,
-    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
-    /// Moves rows to the history, and says which of them were still held.
+    ) -> impl Future<Output = Result<Renewed>> + Send;
+    /// Since when nobody but this process can have written to the database, while that is so. `None`: others may write.
+    fn alone_since(&self) -> Option<Instant> {
+        None
+    }
+    /// Moves rows to the history, and says which of them it has left as they are.
     fn finish(
         &self,
         link: &mut Self::Link,
         done: &[Done<'_>],
         offset: Offset,
-    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
+    ) -> impl Future<Output = Result<Untouched>> + Send;
     /// Puts off rows of a kind that are due and have others ahead of them, among the first of those that are due.
     fn park(
         &self,
@@ -245,13 +249,13 @@ pub(crate) trait Store<Db: Database>:
         lease: Duration,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Puts rows back or buries them, and says which of them were still held.
+    /// Puts rows back or buries them, and says which of them it has left as they are.
     fn put_back(
         &self,
         link: &mut Self::Link,
         back: &[Back<'_>],
         offset: Offset,
-    ) -> impl Future<Output = Result<Vec<(Uuid, String)>>> + Send;
+    ) -> impl Future<Output = Result<Untouched>> + Send;
     /// Says that a node knows these kinds, now.
     fn see_kinds(
         &self,

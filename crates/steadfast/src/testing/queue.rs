@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::broker::{Feed, Incoming, Source};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureClass};
 
 /// A queue in memory that hands messages out until they are acknowledged, as a broker does. Clones are the same queue.
 ///
@@ -39,7 +39,7 @@ struct State {
     is_away: bool,
     acks_to_lose: usize,
     has_dead_letters: bool,
-    refuses_dead_letters: bool,
+    refuses_dead_letters: Option<fn() -> Failure>,
 }
 
 impl TestQueue {
@@ -105,7 +105,12 @@ impl TestQueue {
 
     /// Takes no dead letters from now on, or does again.
     pub fn refuse_dead_letters(&self, refuses: bool) {
-        self.state().refuses_dead_letters = refuses;
+        self.state().refuses_dead_letters = refuses.then_some(away);
+    }
+
+    /// Says of every dead letter from now on that it will never take it.
+    pub fn refuse_dead_letters_for_good(&self) {
+        self.state().refuses_dead_letters = Some(never);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -115,6 +120,10 @@ impl TestQueue {
 
 fn away() -> Failure {
     Failure::transient("away", "the queue cannot be reached")
+}
+
+fn never() -> Failure {
+    Failure::definitive(FailureClass::Validation, "too_large", "no letter that large is taken")
 }
 
 impl Source for TestQueue {
@@ -139,8 +148,8 @@ impl Source for TestQueue {
 
     async fn bury(&self, message: &Incoming, _why: &str) -> Result<(), Failure> {
         let mut state = self.state();
-        if state.refuses_dead_letters {
-            return Err(away());
+        if let Some(refused) = state.refuses_dead_letters {
+            return Err(refused());
         }
         state.buried.push(message.clone());
         Ok(())
@@ -166,7 +175,8 @@ impl TestFeed {
         if state.is_away {
             return Err(away());
         }
-        let count = max.min(self.prefetch).min(state.waiting.len());
+        let out = state.out.values().filter(|(feed, _)| *feed == self.number).count();
+        let count = max.min(self.prefetch.saturating_sub(out)).min(state.waiting.len());
         let messages: Vec<_> = state.waiting.drain(..count).collect();
         let hand_out = |message: Incoming| {
             state.receipts += 1;
@@ -192,6 +202,10 @@ impl Feed for TestFeed {
             }
             changed.await;
         }
+    }
+
+    async fn receive_ahead(&mut self, max: usize) -> Result<Vec<Incoming>, Failure> {
+        self.take(max)
     }
 
     async fn ack(&mut self, receipts: &[u64]) -> Result<(), Failure> {

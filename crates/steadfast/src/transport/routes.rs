@@ -48,6 +48,12 @@ impl<Db: Database> Steadfast<Db> {
         ]
     }
 
+    /// What people want to know, and a load balancer should not act upon.
+    fn remarks(&self) -> String {
+        let remark = |(name, code)| format!("[!] source {name} receives nothing: {code}\n");
+        self.sources().in_trouble().into_iter().map(remark).collect()
+    }
+
     fn can_dispatch(&self) -> Result<()> {
         match self.dispatching().trouble() {
             None => Ok(()),
@@ -88,13 +94,11 @@ async fn readyz<Db: Database>(State(sf): State<Steadfast<Db>>, RawQuery(query): 
             .any(|part| part == "verbose" || part.starts_with("verbose="))
     });
     let text = if is_verbose {
-        checks
-            .into_iter()
-            .map(|(name, result)| match result {
-                Ok(()) => format!("[+] {name} ok\n"),
-                Err(error) => format!("[-] {name} {}: {error}\n", error.code()),
-            })
-            .collect()
+        let lines = checks.into_iter().map(|(name, result)| match result {
+            Ok(()) => format!("[+] {name} ok\n"),
+            Err(error) => format!("[-] {name} {}: {error}\n", error.code()),
+        });
+        lines.chain([sf.remarks()]).collect()
     } else if is_ready {
         "ok\n".to_owned()
     } else {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use steadfast::testing::{Harness, TestDatabase};
-use steadfast::{Confirmation, Event, EventCx, Failure, Pushes, Sink, Steadfast, StreamName, Tx, sqlx};
+use steadfast::{Confirmation, Event, EventCx, Failure, Job, JobCx, Pushes, Sink, Steadfast, StreamName, Tx, sqlx};
 
 const TABLES: &str = "CREATE TABLE orders (sku TEXT NOT NULL);
                       CREATE TABLE reserved (sku TEXT NOT NULL);
@@ -270,4 +270,84 @@ async fn the_next_of_a_key_is_delivered_within_a_lease_wherever_a_process_dies(t
         },
     )
     .await;
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn a_job_takes_effect_once_wherever_its_process_dies(t: Harness<Db>) {
+    #[derive(Serialize, Deserialize)]
+    struct Reserve {
+        sku: String,
+    }
+
+    impl Job for Reserve {
+        const NAME: &'static str = "stock.reserve";
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Mail {
+        sku: String,
+    }
+
+    impl Job for Mail {
+        const NAME: &'static str = "mail.confirm";
+    }
+
+    async fn reserve(tx: &mut Tx<Db>, job: Reserve) -> Result<(), Failure> {
+        sqlx::query("INSERT INTO reserved (sku) VALUES ($1)")
+            .bind(&job.sku)
+            .execute(tx.db())
+            .await?;
+        tx.enqueue(&Mail { sku: job.sku }).await?;
+        Ok(())
+    }
+
+    /// What a client does, and what a worker does then.
+    async fn place_and_work(t: &Harness<Db>, outside: &Outside) -> steadfast::Result<()> {
+        t.sf().handler::<Reserve>().run(reserve);
+        let outside = outside.clone();
+        let mail = move |cx: &JobCx<Db>, _: Mail| {
+            outside.call(cx.key());
+            async { Ok(()) }
+        };
+        t.sf().handler::<Mail>().run_outside(mail);
+        let command = t.sf().command("orders.place", "key-1").owner(t.owner());
+        let placed = command.run(async |tx| {
+            sqlx::query("INSERT INTO orders (sku) VALUES ('tea')")
+                .execute(tx.db())
+                .await?;
+            tx.enqueue(&Reserve { sku: "tea".into() }).await?;
+            Ok(())
+        });
+        placed.await?;
+        t.sf().drain().await?;
+        Ok(())
+    }
+
+    t.prepare(TABLES).await;
+    let outside = Outside::default();
+    let report = t
+        .crash_everywhere(
+            async |t| place_and_work(t, &outside).await,
+            async |t, _| {
+                // What died held leases.
+                t.advance("31s");
+                place_and_work(t, &outside).await.unwrap();
+                for what in ["orders", "reserved"] {
+                    t.assert_count(what, 1).await;
+                }
+                t.assert_count(&table::<Db>("queue"), 0).await;
+                t.assert_count(&table::<Db>("history"), 2).await;
+                let (mails, calls) = outside.asked();
+                assert_eq!(mails, 1, "one key in every attempt");
+                assert!((1..=2).contains(&calls), "{calls} calls for one crash");
+            },
+        )
+        .await;
+    let names = report.names();
+    for name in ["claim rows", "finish rows", "seal", "after COMMIT"] {
+        assert!(
+            names.iter().any(|point| point.contains(name)),
+            "{name} is not in {names:?}"
+        );
+    }
 }

@@ -22,6 +22,11 @@
 //!   the SQL says what is said here, is for the tests that run on both databases.
 //! - The clock. A lease may end at any moment at which nobody can renew it, and a retry may be due at any: all delays are
 //!   tried, none is measured. Wake-up and parking change only delays.
+//! - Locks. Who passes by a row that somebody else is just writing says later what he wanted to say, and every later moment is
+//!   among those tried. A handler that finishes its row is one step with its commit. On SQLite no lease ends while its node has the
+//!   lock of the file; here it may, whenever its node sleeps.
+//! - Why a row is given back. A snooze, a sink that is away and a process that stops are one step, [`state::Action::Snooze`]; whether the due
+//!   time moves is a delay like any other.
 //! - Batches. Whoever claims two rows in one statement could as well have claimed them one after the other with nothing in
 //!   between, and that order is among those tried.
 //! - Kinds and their pauses, definitive failures, expiry, `on_dead = skip`, and transactions that roll back, whose rows

@@ -1,14 +1,17 @@
 //! A RabbitMQ to kill, whose disk can be said to be full, and which takes small messages only.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use steadfast::MessageId;
-use steadfast::testing::{Harness, SinkTrial};
-use tokio::sync::Mutex;
+use steadfast::testing::{Harness, SinkTrial, SourceTrial};
+use steadfast::{DeliveryState, Incoming, MessageId};
+use tokio::sync::{Mutex, Semaphore};
 
 use super::chaos::{Victim, arrive_with_room, outlives_a_kill, refuses_what_is_too_large, wait_for_room};
 use super::order::{look, publish};
 use super::rabbitmq::{Exchange, Got};
+use super::source::{consume_one_by_one, placed, run, within};
 
 static TURN: Mutex<()> = Mutex::const_new(());
 
@@ -73,6 +76,66 @@ async fn what_is_larger_than_the_broker_takes_is_dead_and_harms_no_other(t: Harn
     }
     let strangers = got.iter().filter(|got| !ids.iter().any(|id| **got == id.to_string()));
     assert_eq!(strangers.count(), 0);
+}
+
+/// How many messages a queue has, handed out or not.
+fn messages_in(broker: &Victim, queue: &str) -> usize {
+    let mut asking = Command::new(broker.home.join("rabbitmqctl"));
+    let asked = asking.args(["-q", "list_queues", "--no-table-headers", "name", "messages"]);
+    let said = String::from_utf8(asked.output().unwrap().stdout).unwrap();
+    let line = said.lines().find_map(|line| line.strip_prefix(queue));
+    line.expect("the queue is listed").trim().parse().unwrap()
+}
+
+// On SQLite a handler that waits keeps the writer, and nobody could say that the letter was put off.
+#[steadfast::test(postgres)]
+async fn a_letter_that_waits_for_a_broker_without_disk_holds_up_no_acknowledgement(t: Harness<Db>) {
+    const ORDERS: u32 = 3;
+    let broker = broker().await;
+    let queue = crate::source::rabbitmq::Queue::unmade_at(broker.url.clone(), true).await;
+    queue.declare().await;
+    let dead = crate::source::rabbitmq::Queue::unmade_at(broker.url.clone(), true).await;
+    dead.declare().await;
+    // Letter and messages have been handed out when the broker has no room any more. Nobody could send them then.
+    let gate = Arc::new(Semaphore::new(0));
+    let handled = consume_one_by_one(t.sf(), queue.source().dead_letter_queue(&dead.name), &gate);
+    queue.send(&placed(0)).await;
+    queue
+        .send(&Incoming::new("no id").with_event_type("order.placed"))
+        .await;
+    for order in 1..ORDERS {
+        queue.send(&placed(order)).await;
+    }
+    let running = run(t.sf());
+    within(Duration::from_secs(30), "all are handed out", async || {
+        queue.left().await == 0
+    })
+    .await;
+    set_disk_free_limit(&broker, u64::MAX >> 8);
+    gate.add_permits(1);
+    within(Duration::from_secs(30), "the letter is in line", async || {
+        t.sf().outbox_stats().await.unwrap().backlog().number == 1
+    })
+    .await;
+    // The broker says that it takes nothing when somebody sends something.
+    within(Duration::from_secs(30), "the letter was sent", async || {
+        let letters = t.sf().deliveries().page().await.unwrap().deliveries;
+        letters
+            .iter()
+            .any(|letter| letter.state == DeliveryState::Pending && letter.due_at > Some(SystemTime::now()))
+    })
+    .await;
+    gate.add_permits(10);
+    within(Duration::from_secs(30), "the others are acknowledged", async || {
+        messages_in(&broker, &queue.name) == 0
+    })
+    .await;
+    assert_eq!(handled.lock().unwrap().len(), ORDERS as usize);
+    assert_eq!(messages_in(&broker, &dead.name), 0, "there is still no room");
+    set_disk_free_limit(&broker, 0);
+    assert_eq!(dead.letter().await.data, b"no id");
+    t.sf().stop();
+    running.await.unwrap().unwrap();
 }
 
 #[steadfast::test(sqlite, postgres)]

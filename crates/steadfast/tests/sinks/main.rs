@@ -8,6 +8,7 @@ mod chaos;
 mod chaos_nats_server;
 mod chaos_rabbitmq_server;
 mod chaos_redis_server;
+mod foreign;
 mod line;
 mod memory;
 mod nats;

@@ -448,7 +448,8 @@ async fn each_message_of_a_batch_is_told_why_the_broker_closed_its_channel(t: Ha
     let deleted = exchange.channel.exchange_delete(name, ExchangeDeleteOptions::default());
     deleted.await.unwrap();
     for verdict in sink.send(&batch).await {
-        assert_eq!(verdict.unwrap_err().code(), "no_such_exchange");
+        let failure = verdict.unwrap_err();
+        assert_eq!(failure.code(), "no_such_exchange", "{failure}");
     }
 }
 

@@ -403,9 +403,10 @@ async fn messages_wait_for_an_endpoint_that_is_away_and_spend_no_attempt(t: Harn
     let delivery = deliver(&t, webhook.allow_private().allow_plaintext()).await;
     assert_eq!((delivery.state, delivery.attempts), (DeliveryState::Pending, 0));
     assert_eq!(delivery.last_failure, None);
-    let (due, published) = (delivery.due_at.unwrap(), delivery.published_at.unwrap());
-    assert!(
-        due > published + Duration::from_millis(400),
+    assert_eq!(delivery.due_at, delivery.published_at, "it has been due all the time");
+    assert_eq!(
+        t.sf().drain().await.expect("a database"),
+        0,
         "it is not tried again at once"
     );
 

@@ -5,9 +5,9 @@
 //! in between, waits for all confirmations, deletes the rows and commits. It says of each message what a consumer cannot do
 //! without, its id and its type. Both send to the same broker, and nobody consumes meanwhile.
 
-mod nats;
-mod rabbitmq;
-mod redis;
+pub(crate) mod nats;
+pub(crate) mod rabbitmq;
+pub(crate) mod redis;
 
 use std::env;
 use std::sync::Arc;
@@ -15,22 +15,25 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use sqlx::Postgres;
-use steadfast::{Confirmation, Dispatcher, Event, EventCx, Failure, Sink, Steadfast};
+use steadfast::{Confirmation, Dispatcher, Event, EventCx, Failure, Sink, Source, Steadfast};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::latency::{self, Line, Tick, Who};
 use super::place::{Count, Ground, Place, TARGET, draining, fill};
 use super::postgres::OnServer;
-use crate::command::order::Order;
+use crate::command::order::{ORDER, Order};
 use crate::error::{Context, Result};
 use crate::measure::{Aim, Called, Case, Ready, Series, Stage};
 use crate::server::Server;
 
 const DRAIN_GOAL: f64 = 0.8;
 
+/// Those who share a stream, as a source of ours consumes it.
+const GROUP: &str = "bench";
+
 /// A stream or a queue of our own on a broker: as our sink sees it, and as people use it.
-pub(super) trait Broker: Sized + Send + Sync + 'static {
+pub(crate) trait Broker: Sized + Send + Sync + 'static {
     const NAME: &'static str;
 
     /// Says where it is.
@@ -40,10 +43,13 @@ pub(super) trait Broker: Sized + Send + Sync + 'static {
     const LATENCY_GOAL: Option<f64>;
 
     type Sink: Sink;
+    type Source: Source;
 
     fn open(url: &str) -> impl Future<Output = Result<Self>> + Send;
 
     fn sink(&self) -> Result<Self::Sink>;
+
+    fn source(&self) -> Result<Self::Source>;
 
     /// Publishes a batch as people do: one after another without waiting, and then until all of them are confirmed.
     fn publish(&self, batch: &[Written]) -> impl Future<Output = Result<()>> + Send;
@@ -58,7 +64,7 @@ pub(super) trait Broker: Sized + Send + Sync + 'static {
 }
 
 /// A row of the hand-written outbox: the id of a message, and its payload.
-pub(super) type Written = (Uuid, Vec<u8>);
+pub(crate) type Written = (Uuid, Vec<u8>);
 
 /// The series of every broker that there is; of the others it says so.
 pub(super) fn series(server: &Server, deliveries: u32) -> Vec<Series> {
@@ -70,14 +76,22 @@ pub(super) fn series(server: &Server, deliveries: u32) -> Vec<Series> {
 }
 
 fn series_of<B: Broker>(server: &Server, deliveries: u32) -> Vec<Series> {
-    let Some(url) = env::var(B::VARIABLE).ok().filter(|url| !url.is_empty()) else {
-        eprintln!("NOT RUN  {}: {} is not set", B::NAME, B::VARIABLE);
+    let Some(url) = find::<B>() else {
         return Vec::new();
     };
     vec![
         commit_to::<B>(server.clone(), url.clone()),
         drain_to::<B>(server.clone(), url, deliveries as usize),
     ]
+}
+
+/// Where it is; if nobody has said, it says so.
+pub(crate) fn find<B: Broker>() -> Option<String> {
+    let url = env::var(B::VARIABLE).ok().filter(|url| !url.is_empty());
+    if url.is_none() {
+        eprintln!("NOT RUN  {}: {} is not set", B::NAME, B::VARIABLE);
+    }
+    url
 }
 
 fn commit_to<B: Broker>(server: Server, url: String) -> Series {
@@ -193,7 +207,7 @@ async fn by_hand<B: Broker>(relay: Arc<Relay<B>>, _: Duration) -> Result<Ready> 
 
 async fn ours<B: Broker>(relay: Arc<Relay<B>>, _: Duration) -> Result<Ready> {
     relay.tidy().await?;
-    fill(&relay.publisher, relay.deliveries).await?;
+    fill(&relay.publisher, &ORDER, relay.deliveries).await?;
     let sf = relay.place.open(Dispatcher::default()).await?;
     let count = Arc::new(Count::until(relay.deliveries));
     declare(&sf, &relay.sink, count.clone());

@@ -6,11 +6,11 @@ use async_nats::jetstream::{self, Context as JetStream, stream};
 use futures_util::StreamExt;
 use steadfast::{Event, EventCx, Nats};
 
-use super::{Broker, Written, new_name};
+use super::{Broker, GROUP, Written, new_name};
 use crate::command::order::Order;
 use crate::error::{Context, Result};
 
-pub(super) struct Stream {
+pub(crate) struct Stream {
     url: String,
     name: String,
     context: JetStream,
@@ -22,6 +22,7 @@ impl Broker for Stream {
     const LATENCY_GOAL: Option<f64> = Some(5.0);
 
     type Sink = Nats;
+    type Source = Nats;
 
     async fn open(url: &str) -> Result<Self> {
         let client = async_nats::connect(url).await.context("connecting to NATS")?;
@@ -44,6 +45,11 @@ impl Broker for Stream {
         let name = self.name.clone();
         let nats = Nats::at(&self.url)?.stream(&self.name);
         Ok(nats.subject(move |event: &EventCx| format!("{name}.{}", event.event_type())))
+    }
+
+    fn source(&self) -> Result<Nats> {
+        let nats = Nats::at(&self.url)?.stream(&self.name);
+        Ok(nats.declare_consumer(GROUP, &format!("{}.>", self.name)))
     }
 
     async fn publish(&self, batch: &[Written]) -> Result<()> {

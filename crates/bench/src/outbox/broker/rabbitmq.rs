@@ -17,11 +17,18 @@ use crate::error::{Context, Result};
 const PERSISTENT: u8 = 2;
 
 /// An exchange, and a queue of the same name that gets everything.
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     url: String,
     name: ShortString,
     channel: Channel,
     _connection: Connection,
+}
+
+impl Exchange {
+    /// Where the broker is, and the name of the queue.
+    pub(crate) fn queue(&self) -> (&str, &ShortString) {
+        (&self.url, &self.name)
+    }
 }
 
 impl Broker for Exchange {
@@ -30,6 +37,7 @@ impl Broker for Exchange {
     const LATENCY_GOAL: Option<f64> = Some(5.0);
 
     type Sink = RabbitMq;
+    type Source = RabbitMq;
 
     async fn open(url: &str) -> Result<Self> {
         let connecting = Connection::connect(url, ConnectionProperties::default());
@@ -65,6 +73,10 @@ impl Broker for Exchange {
 
     fn sink(&self) -> Result<RabbitMq> {
         Ok(RabbitMq::at(&self.url)?.exchange(self.name.as_str()))
+    }
+
+    fn source(&self) -> Result<RabbitMq> {
+        Ok(RabbitMq::at(&self.url)?.queue(self.name.as_str()))
     }
 
     async fn publish(&self, batch: &[Written]) -> Result<()> {

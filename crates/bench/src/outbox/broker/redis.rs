@@ -5,11 +5,11 @@ use redis::streams::{StreamReadOptions, StreamReadReply};
 use redis::{AsyncCommands, AsyncConnectionConfig, Client};
 use steadfast::{Event, RedisStreams};
 
-use super::{Broker, Written, new_name};
+use super::{Broker, GROUP, Written, new_name};
 use crate::command::order::Order;
 use crate::error::{Context, Result};
 
-pub(super) struct Stream {
+pub(crate) struct Stream {
     url: String,
     name: String,
     connection: MultiplexedConnection,
@@ -21,6 +21,7 @@ impl Broker for Stream {
     const LATENCY_GOAL: Option<f64> = None;
 
     type Sink = RedisStreams;
+    type Source = RedisStreams;
 
     async fn open(url: &str) -> Result<Self> {
         let connecting = Client::open(url).context("reading the URL of Redis")?;
@@ -34,6 +35,10 @@ impl Broker for Stream {
 
     fn sink(&self) -> Result<RedisStreams> {
         Ok(RedisStreams::at(&self.url)?.stream(&self.name))
+    }
+
+    fn source(&self) -> Result<RedisStreams> {
+        Ok(RedisStreams::at(&self.url)?.stream(&self.name).declare_group(GROUP))
     }
 
     async fn publish(&self, batch: &[Written]) -> Result<()> {

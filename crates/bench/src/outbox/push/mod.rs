@@ -92,7 +92,7 @@ fn latency(server: Server, subscribers: usize) -> Series {
         let all = [alone.clone(), crowd.clone()];
         let mut stage = Stage::default()
             .counted_by(Meter {
-                process: Process::Another(crowd.node.pid()),
+                process: Process::Another(crowd.node.child.pid()),
                 ..server.meter()
             })
             .gets_ready(one, &alone, |alone, length| measure(alone, length, Who::Last));
@@ -267,11 +267,16 @@ async fn weigh(shared: Arc<(Server, usize)>, _: Duration) -> Result<Ready> {
     let (server, subscribers) = &*shared;
     let (audience, subscribers) = (Audience::open(server, Way::Direct, 1).await?, *subscribers);
     let weighing = async move {
-        let before = audience.node.memory();
+        let before = audience.node.child.memory();
         let began = Instant::now();
         audience.grow(subscribers).await?;
         let took = began.elapsed();
-        let grown = audience.node.memory().zip(before).map(|(after, before)| after - before);
+        let grown = audience
+            .node
+            .child
+            .memory()
+            .zip(before)
+            .map(|(after, before)| after - before);
         audience.place.remove().await?;
         Ok(Called {
             count: subscribers,

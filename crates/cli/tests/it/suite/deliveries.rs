@@ -102,7 +102,7 @@ async fn deliveries_are_listed_and_a_message_is_shown_whole_but_masked() {
     assert!(rest.contains(&other.to_string()) && rest.lines().count() == 1, "{rest}");
 
     let shown = shop
-        .call(&format!("outbox show {}", &id.to_string()[..23]))
+        .call(&format!("outbox show {}", &id.to_string()[..34]))
         .run()
         .await
         .ok();

@@ -6,7 +6,7 @@ use super::{Database, Db};
 use crate::process::{Call, Said};
 
 /// The migrations, in order.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 11] = [
     "keys",
     "audit",
     "claim",
@@ -16,6 +16,8 @@ const MIGRATIONS: [&str; 9] = [
     "operations",
     "streams",
     "inbox",
+    "letters",
+    "jobs",
 ];
 
 /// The same with their versions.

@@ -2,7 +2,10 @@
 //! read what a shop with `--sink` has sent. The SDK of CloudEvents judges every message (`tests/foreign/*.py`).
 //!
 //! The shop sells in the meantime, with commands that are rolled back and processes that are killed. What is on the other side must
-//! be what was committed, and nothing else, however often it was sent.
+//! be what was committed, and nothing else, however often it was sent. Others produce, and a warehouse consumes (`producers`).
+
+#[path = "foreign_producers.rs"]
+mod producers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;

@@ -413,3 +413,37 @@ async fn two_windows_of_one_browser_hear_their_own_customers_and_no_stranger() {
         }
     }
 }
+
+mod nats {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_page_shows_what_a_warehouse_has_reserved_without_a_reload() {
+        let (sold, kept) = (Database::fresh().await, Database::fresh().await);
+        let url = std::env::var("TEST_NATS_URL")
+            .unwrap_or_else(|_| panic!("TEST_NATS_URL is not set: run `cargo xtask test`"));
+        let name = format!("t{}", Uuid::now_v7().simple());
+        let shop = Shop::start(&sold.url(), &["--source", &url, "--sink-name", &name]).await;
+        let browser = Browser::open().await;
+        visit(&browser, shop.address()).await;
+        let placed = place(shop.address(), "user-a", "key-1").await;
+        has_heard(&browser, std::slice::from_ref(&placed)).await;
+
+        let warehouse = Shop::warehouse(&kept.url(), &["--source", &url, "--source-name", &name]).await;
+        let reserved = ("order.reserved".into(), placed.1.clone());
+        has_heard(&browser, &[placed, reserved]).await;
+        eventually("the order is shown as reserved", async || {
+            browser
+                .run("return document.querySelector('#orders .tag')?.textContent")
+                .await
+                == "reserved"
+        })
+        .await;
+        let is_shown =
+            "return !document.getElementById('stock-elsewhere').hidden && document.getElementById('stock-here').hidden";
+        assert_eq!(browser.run(is_shown).await, true, "it says where the stock is");
+        drop(warehouse);
+    }
+}

@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::de::IgnoredAny;
 
 use super::Nats;
+use super::source::loses;
 use crate::broker::plaintext;
 use crate::doctor::{Check, Verdict};
 
@@ -20,7 +21,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How many streams are looked at: an account with more of them does not make them by hand, and they are alike.
 const STREAMS_MAX: usize = 1_000;
 
-/// How many streams a line names.
+/// How many consumers of a stream are looked at.
+const CONSUMERS_MAX: usize = 1_000;
+
+/// How many streams or consumers a line names.
 const NAMES_MAX: usize = 5;
 
 /// The first version that can sync each message.
@@ -67,6 +71,9 @@ impl Nats {
             Ok(streams) => checks.extend([storage(&streams), replicas(&streams, &server.version)]),
             Err(check) => checks.push(check),
         }
+        if let Some(name) = &self.stream {
+            checks.extend(consumers(&context, name).await);
+        }
         checks
     }
 
@@ -86,6 +93,30 @@ impl Nats {
             _ => unknown(error.to_string()),
         })?;
         Ok(vec![stream.cached_info().config.clone()])
+    }
+}
+
+/// Whether consumers of the stream hand messages out until they are acknowledged. If there are none, or nobody may ask for them, there
+/// is nothing to say.
+async fn consumers(context: &Context, stream: &str) -> Option<Check> {
+    let stream = context.get_stream(stream).await.ok()?;
+    let infos: Vec<_> = stream.consumers().take(CONSUMERS_MAX).try_collect().await.ok()?;
+    let lossy = infos.iter().filter_map(|info| {
+        let how = loses(&info.config)?;
+        Some(format!("{} {how}", info.name))
+    });
+    let lossy: Vec<_> = lossy.take(NAMES_MAX).collect();
+    match (infos.is_empty(), lossy.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some(Check::ok(
+            "consumers",
+            "consumers hand messages out until they are acknowledged",
+        )),
+        (false, false) => Some(Check::warn(
+            "consumers",
+            format!("consumers lose messages: {}", lossy.join(", ")),
+            "make them anew with `--ack explicit --max-deliver -1`, if each message matters; a source of ours refuses them",
+        )),
     }
 }
 

@@ -7,16 +7,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
+use async_nats::jetstream::consumer::{AckPolicy, Config, Consumer, pull};
 use async_nats::jetstream::message::{AckKind, PublishMessage};
 use async_nats::jetstream::{Context, Message};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{CONFIRM_LIMIT, CONNECT_LIMIT, Nats};
+use super::{CONFIRM_LIMIT, CONNECT_LIMIT, Nats, failure};
 use crate::broker::header::percent_decoded;
 use crate::broker::{Feed, Incoming, Source};
+use crate::clock::ReadDuration;
 use crate::failure::Failure;
 
 /// How long a message may be worked on before it comes again, unless its consumer says otherwise: as long as a handler may take, and
@@ -29,11 +30,15 @@ const IDLE: Duration = Duration::from_secs(5);
 /// The header of a dead letter that says why it is one.
 const WHY: &str = "Steadfast-Why";
 
+/// What stands before a header of a dead letter by which its message told the server something.
+const TOLD: &str = "Steadfast-";
+
 /// A durable consumer of the stream.
 pub(super) struct Durable {
     name: String,
     /// What it is created for, if it is not there; `None`: it has to be there.
     subject: Option<String>,
+    ack_wait: Duration,
 }
 
 impl Nats {
@@ -42,6 +47,7 @@ impl Nats {
         self.durable = Some(Durable {
             name: name.to_owned(),
             subject: None,
+            ack_wait: ACK_WAIT,
         });
         self
     }
@@ -52,11 +58,30 @@ impl Nats {
         self.durable = Some(Durable {
             name: name.to_owned(),
             subject: Some(subject.to_owned()),
+            ack_wait: ACK_WAIT,
         });
         self
     }
 
-    /// A subject that messages go to that are given up, beside the dead letters of the database. A stream has to take it.
+    /// After how long the consumer that is created hands out a message again that was not acknowledged; a minute by default. Choose
+    /// it after the consumer, and longer than a handler may take.
+    ///
+    /// # Panics
+    /// If the text is no duration.
+    pub fn ack_wait(mut self, wait: impl ReadDuration) -> Self {
+        let wait = wait.read_duration().unwrap_or_else(|error| panic!("{error:?}"));
+        if let Some(durable) = &mut self.durable {
+            durable.ack_wait = wait;
+        }
+        self
+    }
+
+    /// A subject that copies of messages go to that are given up; their dead letters are in the database. Another stream has to take
+    /// it than the one that they come from.
+    ///
+    /// A copy has the bytes and the headers of the message, `Nats-Msg-Id` among them, and says why it is there (`Steadfast-Why`).
+    /// Other headers by which a message tells the server something, as `Nats-Expected-Stream` or `Nats-TTL`, would be obeyed once
+    /// more, so they are called `Steadfast-Nats-Expected-Stream` and so on.
     pub fn dead_letter_subject(mut self, subject: &str) -> Self {
         self.dead_letters = Some(subject.to_owned());
         self
@@ -88,23 +113,65 @@ impl Nats {
             .get_stream(stream)
             .await
             .map_err(|error| refused(error.into()))?;
-        match &durable.subject {
-            None => found.get_consumer(&durable.name).await.map_err(refused),
+        let consumer = match &durable.subject {
+            None => found.get_consumer(&durable.name).await.map_err(refused)?,
             Some(subject) => {
                 let config = pull::Config {
                     durable_name: Some(durable.name.clone()),
                     filter_subject: subject.clone(),
                     ack_policy: AckPolicy::Explicit,
-                    ack_wait: ACK_WAIT,
+                    ack_wait: durable.ack_wait,
                     // For all processes together; what one of them holds is bounded by what it asks for.
                     max_ack_pending: i64::try_from(prefetch).unwrap_or(i64::MAX).saturating_mul(100),
                     ..pull::Config::default()
                 };
                 let making = found.get_or_create_consumer(&durable.name, config);
-                making.await.map_err(|error| refused(error.into()))
+                making.await.map_err(|error| refused(error.into()))?
+            }
+        };
+        // It may be there already, and otherwise.
+        match loses(&consumer.cached_info().config) {
+            None => Ok(consumer),
+            Some(how) => {
+                let message = format!(
+                    "the consumer {} of the stream {stream} {how}, so messages would be lost; make it anew with --ack explicit and \
+                     --max-deliver -1, or name another one",
+                    durable.name
+                );
+                Err(Failure::transient("lossy_consumer", message))
             }
         }
     }
+
+    /// What is given up must not come back as a message.
+    async fn check_dead_letters(&self, context: &Context) -> Result<(), Failure> {
+        let (Some(stream), Some(subject)) = (&self.stream, &self.dead_letters) else {
+            return Ok(());
+        };
+        // If there is none that takes them, their copies wait until there is.
+        match context.stream_by_subject(subject).await {
+            Ok(name) if name == *stream => Err(Failure::transient(
+                "own_dead_letters",
+                format!(
+                    "the stream {stream} takes the subject {subject} too, so the dead letters of its messages would come back; have \
+                     another stream take them"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a consumer loses messages, if it does: what it does not want acknowledged is gone when it is handed out, and what it hands out
+/// only so often is gone then.
+pub(super) fn loses(config: &Config) -> Option<String> {
+    match config.ack_policy {
+        AckPolicy::None => return Some("wants no acknowledgement (ack none)".to_owned()),
+        AckPolicy::All => return Some("takes one acknowledgement for all before it (ack all)".to_owned()),
+        _ => {}
+    }
+    let times = config.max_deliver;
+    (times > 0).then(|| format!("hands a message out {times} times at the most (max deliver)"))
 }
 
 fn away(why: impl Into<String>) -> Failure {
@@ -118,9 +185,11 @@ impl Source for Nats {
         let context = self.connected().await?;
         let finding = timeout(CONFIRM_LIMIT, self.find_consumer(&context, prefetch)).await;
         let consumer = finding.unwrap_or_else(|_| Err(away("it does not answer")))?;
+        self.check_dead_letters(&context).await?;
         Ok(NatsFeed {
             context,
             consumer,
+            prefetch,
             out: HashMap::new(),
         })
     }
@@ -144,28 +213,11 @@ impl Source for Nats {
             return Ok(());
         };
         let context = self.connected().await?;
-        let mut headers = HeaderMap::new();
-        let others = message.headers().iter().map(|(name, value)| (&**name, &**value));
-        for (name, value) in others.chain([(WHY, why)]) {
-            // What its sender expected of another stream is nothing that this one has to hold.
-            if name.eq_ignore_ascii_case("Nats-Expected-Stream") {
-                continue;
-            }
-            if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
-                headers.append(name, value);
-            }
+        if publish(&context, subject, message, why, true).await? == Taken::AsDuplicate {
+            // The stream knows the id, and that may be another message's: this one goes without.
+            publish(&context, subject, message, why, false).await?;
         }
-        let dead = PublishMessage::build().headers(headers).payload(message.body().clone());
-        let sent = context.send_publish(subject.clone(), dead).await;
-        let confirmation = sent.map_err(|error| away(error.to_string()))?;
-        match timeout(CONFIRM_LIMIT, confirmation.into_future()).await {
-            Ok(Ok(ack)) if ack.duplicate && Some(&ack.stream) == self.stream.as_ref() => Err(away(
-                "the stream of the messages cannot have their dead letters too, which it takes for duplicates; choose another one",
-            )),
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(away(format!("no stream took a dead letter: {error}"))),
-            Err(_) => Err(away("it did not confirm a dead letter")),
-        }
+        Ok(())
     }
 
     fn address(&self) -> String {
@@ -174,10 +226,52 @@ impl Source for Nats {
     }
 }
 
+/// What a stream says of a dead letter.
+#[derive(PartialEq)]
+enum Taken {
+    AsNew,
+    AsDuplicate,
+}
+
+async fn publish(
+    context: &Context,
+    subject: &str,
+    message: &Incoming,
+    why: &str,
+    with_id: bool,
+) -> Result<Taken, Failure> {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: &str, value: &str| {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
+            headers.append(name, value);
+        }
+    };
+    for (name, value) in message.headers() {
+        // What it told the server of its own stream, that one would hold this stream to; it is only told.
+        let is_told = name.to_ascii_lowercase().starts_with("nats-");
+        let is_id = name.eq_ignore_ascii_case("Nats-Msg-Id") && with_id;
+        match is_told && !is_id {
+            true => add(&format!("{TOLD}{name}"), value),
+            false => add(name, value),
+        }
+    }
+    add(WHY, why);
+    let dead = PublishMessage::build().headers(headers).payload(message.body().clone());
+    let publishing = async { context.send_publish(subject.to_owned(), dead).await?.await };
+    match timeout(CONFIRM_LIMIT, publishing).await {
+        Ok(Ok(ack)) if ack.duplicate => Ok(Taken::AsDuplicate),
+        Ok(Ok(_)) => Ok(Taken::AsNew),
+        Ok(Err(error)) => Err(failure(subject, &error)),
+        Err(_) => Err(away("it did not confirm a dead letter")),
+    }
+}
+
 /// One lane of a consumer of NATS JetStream.
 pub struct NatsFeed {
     context: Context,
     consumer: Consumer<pull::Config>,
+    /// How many may be here and not acknowledged.
+    prefetch: usize,
     /// What was received and is not acknowledged, by the number of its delivery.
     out: HashMap<u64, Message>,
 }
@@ -209,6 +303,7 @@ impl Feed for NatsFeed {
         if self.context.client().connection_state() != State::Connected {
             return Err(away("the connection was lost"));
         }
+        let max = max.min(self.prefetch.saturating_sub(self.out.len())).max(1);
         let receiving = async {
             let there = self.consumer.fetch().max_messages(max).messages().await;
             let messages = self.take(there.map_err(|error| away(error.to_string()))?).await?;

@@ -13,7 +13,7 @@ use lapin::uri::AMQPScheme;
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 use tokio::time::timeout;
 
-use super::{RabbitMq, soft};
+use super::{DELIVERY_LIMIT, RabbitMq, soft};
 use crate::broker::plaintext;
 use crate::doctor::Check;
 
@@ -26,6 +26,9 @@ const ARGUMENTS_MAX: usize = 30;
 /// A queue of no type that there is. RabbitMQ knows types since 3.8, and refuses others. It is short, since what the broker says has
 /// 255 bytes at the most, and what matters comes last.
 const NO_TYPE: &str = "none";
+
+/// From here on a limit of deliveries is out of reach.
+const DELIVERIES_MANY: i64 = 1_000_000;
 
 impl RabbitMq {
     /// Looks at the broker, its [`exchange`](Self::exchange) and these queues: whether what they confirm is safe. It changes
@@ -104,7 +107,16 @@ async fn queue(connection: &Connection, name: &str) -> Check {
         match (&*difference.property, difference.current) {
             ("durable", _) => return transient_queue(name),
             ("auto_delete", _) => return vanishing("queue", name, "consumer"),
-            ("x-queue-type", current) => return judge_type(name, current.as_ref()),
+            ("x-queue-type", current) => {
+                let kind = current.map_or_else(|| "classic".to_owned(), |current| current.value);
+                let judged = judge_type(name, &kind);
+                let has_exchange = arguments.contains_key("x-dead-letter-exchange");
+                if kind != "quorum" || has_exchange {
+                    return judged;
+                }
+                let limit = delivery_limit(connection, &short, arguments).await;
+                return limit.and_then(|limit| dropping(name, &limit)).unwrap_or(judged);
+            }
             // It is compared before the type: agree, and ask again.
             (property, Some(current)) => {
                 let Some(value) = current.as_argument() else {
@@ -149,8 +161,33 @@ async fn exchange(connection: &Connection, name: &ShortString) -> Check {
     unknown("exchange", name.as_str(), "RabbitMQ does not say what it is like")
 }
 
-fn judge_type(name: &str, current: Option<&Current>) -> Check {
-    match current.map_or("classic", |current| &current.value) {
+/// How often a quorum queue hands a message out before it drops it, if that is settled with the queue. A policy may settle it too, and
+/// RabbitMQ has a default since 4.0; AMQP tells neither.
+async fn delivery_limit(connection: &Connection, name: &ShortString, mut arguments: FieldTable) -> Option<String> {
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert(DELIVERY_LIMIT.into(), AMQPValue::LongString(NO_TYPE.into()));
+    // Who leads a queue is no number: nothing is made with that, and it is not compared before the limit.
+    arguments.insert("x-queue-leader-locator".into(), AMQPValue::LongInt(0));
+    match ask(connection, |channel| declare_queue(channel, name, &arguments)).await {
+        Answer::Differs(difference) if difference.property == DELIVERY_LIMIT => Some(difference.current?.value),
+        _ => None,
+    }
+}
+
+fn dropping(name: &str, limit: &str) -> Option<Check> {
+    let is_out_of_reach = limit.parse::<i64>().is_ok_and(|limit| limit >= DELIVERIES_MANY);
+    (!is_out_of_reach).then(|| {
+        Check::warn(
+            "queue",
+            format!("the queue {name} drops what was handed out {limit} times, and has no dead-letter exchange"),
+            "make it anew with an `x-delivery-limit` of 2147483647, or give it a dead-letter exchange (`x-dead-letter-exchange`, or a \
+             policy): a consumer that is started again and again loses messages otherwise",
+        )
+    })
+}
+
+fn judge_type(name: &str, kind: &str) -> Check {
+    match kind {
         "classic" => Check::warn(
             "queue",
             format!(
@@ -224,15 +261,17 @@ async fn ask<F: Future<Output = lapin::Result<()>>>(
         Ok(Err(error)) => error,
         Err(_) => return Answer::Other("RabbitMQ does not answer".to_owned()),
     };
-    let said = match error.kind() {
-        ErrorKind::ProtocolError(error) => error.get_message().to_string(),
-        _ => error.to_string(),
-    };
     match soft(&error) {
         Some(AMQPSoftError::NOTFOUND) => Answer::Missing,
         Some(AMQPSoftError::RESOURCELOCKED) => Answer::Locked,
-        Some(AMQPSoftError::PRECONDITIONFAILED) => Difference::read(&said).map_or(Answer::Other(said), Answer::Differs),
-        _ => Answer::Other(said),
+        _ => Difference::of(&error).map_or_else(|| Answer::Other(said(&error)), Answer::Differs),
+    }
+}
+
+fn said(error: &lapin::Error) -> String {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => error.get_message().to_string(),
+        _ => error.to_string(),
     }
 }
 
@@ -283,20 +322,28 @@ async fn declare_exchange(channel: Channel, name: &ShortString, kind: &ExchangeK
 
 /// The first property that is not as declared.
 #[derive(Debug, PartialEq, Eq)]
-struct Difference {
-    property: String,
-    current: Option<Current>,
+pub(super) struct Difference {
+    pub(super) property: String,
+    pub(super) current: Option<Current>,
 }
 
 /// What a property is.
 #[derive(Debug, PartialEq, Eq)]
-struct Current {
+pub(super) struct Current {
     value: String,
     /// As RabbitMQ calls it; only arguments have one.
     kind: Option<String>,
 }
 
 impl Difference {
+    /// What the broker says to whoever declares something in another way.
+    pub(super) fn of(error: &lapin::Error) -> Option<Self> {
+        match soft(error) {
+            Some(AMQPSoftError::PRECONDITIONFAILED) => Self::read(&said(error)),
+            _ => None,
+        }
+    }
+
     /// Reads what RabbitMQ says: `.. inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but current is
     /// 'false'`, or at its end `the value '60000' of type 'signedint'`, or `none`.
     fn read(text: &str) -> Option<Self> {
@@ -328,7 +375,7 @@ impl Difference {
 
 impl Current {
     /// The same again, as RabbitMQ compares it: whole numbers of any size are alike.
-    fn as_argument(&self) -> Option<AMQPValue> {
+    pub(super) fn as_argument(&self) -> Option<AMQPValue> {
         match self.kind.as_deref()? {
             "longstr" => Some(AMQPValue::LongString(LongString::from(self.value.as_str()))),
             "bool" => self.value.parse().ok().map(AMQPValue::Boolean),

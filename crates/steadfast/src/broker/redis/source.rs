@@ -3,11 +3,13 @@
 //! Each lane is a consumer of the group under a name of its own. What it was handed and did not acknowledge stays with it, so that
 //! others take it over when it has been silent for long enough (`XAUTOCLAIM`).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError, Value};
+use serde::{Deserialize, Serialize};
 
 use super::RedisStreams;
 use crate::broker::{Feed, Incoming, Source};
@@ -20,6 +22,31 @@ const TAKE_OVER_AFTER: Duration = Duration::from_secs(60);
 
 /// How long the server waits for a message before it says that there is none. Less than it may take to reply.
 const IDLE: Duration = Duration::from_secs(2);
+
+/// What begins the names of our consumers.
+const CONSUMER: &str = "steadfast-";
+
+/// For how long a consumer of ours has to be silent before its name is removed, if it has nothing: so many times as long as it takes
+/// until others take over what it has, and longer than one that lives waits for an answer.
+const SILENCES: u32 = 10;
+const SILENT_AT_LEAST: Duration = Duration::from_secs(5);
+
+/// Removes the names of processes that are gone. With a name goes what it was handed and did not acknowledge, so only those go that
+/// have nothing; a script, since one that is asked about may be handed something before it is removed.
+const FORGET_IDLE: &str = "
+    local removed = 0
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+        local is = {}
+        for place = 1, #consumer, 2 do
+            is[consumer[place]] = consumer[place + 1]
+        end
+        local is_ours = string.sub(is['name'], 1, #ARGV[2]) == ARGV[2]
+        if is_ours and is['pending'] == 0 and is['idle'] >= tonumber(ARGV[3]) then
+            redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], is['name'])
+            removed = removed + 1
+        end
+    end
+    return removed";
 
 /// The field of a dead letter that says why it is one.
 const WHY: &str = "steadfast-why";
@@ -68,7 +95,8 @@ impl RedisStreams {
         self
     }
 
-    /// A stream that messages go to that are given up, beside the dead letters of the database.
+    /// A stream that copies of messages go to that are given up; their dead letters are in the database. A copy has the fields of the
+    /// message, the body as `data`, and says why it is there (`steadfast-why`).
     pub fn dead_letter_stream(mut self, name: &str) -> Self {
         self.dead_letters = Some(name.to_owned());
         self
@@ -79,14 +107,29 @@ fn away(error: impl std::fmt::Display) -> Failure {
     Failure::transient("away", error.to_string())
 }
 
+/// Removes the names of our consumers that are gone. Where scripts are not allowed they stay, which harms nobody.
+async fn forget_idle(connection: &mut MultiplexedConnection, stream: &str, group: &str, idle: Duration) {
+    let mut forget = redis::cmd("EVAL");
+    forget.arg(FORGET_IDLE).arg(1).arg(stream).arg(group).arg(CONSUMER);
+    forget.arg(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+    let _ = forget.query_async::<Value>(connection).await;
+}
+
 impl Source for RedisStreams {
     type Feed = RedisFeed;
 
-    async fn open(&self, _prefetch: usize) -> Result<RedisFeed, Failure> {
+    async fn open(&self, prefetch: usize) -> Result<RedisFeed, Failure> {
         let Some(group) = &self.group else {
             let message = "no group of Redis is named to consume by; write .stream(\"orders\").group(\"warehouse\")";
             return Err(Failure::transient("no_group", message));
         };
+        if self.dead_letters.as_ref() == Some(&self.stream) {
+            let words = format!(
+                "the stream {:?} cannot have the dead letters of its own messages, which would come back; name another one",
+                self.stream
+            );
+            return Err(Failure::transient("own_dead_letters", words));
+        }
         let mut connection = RedisStreams::open(self).await.map_err(away)?;
         self.look_at(&mut connection).await;
         let stream = self.stream.clone();
@@ -103,11 +146,14 @@ impl Source for RedisStreams {
                 _ => {}
             }
         }
+        let idle = group.take_over_after.saturating_mul(SILENCES).max(SILENT_AT_LEAST);
+        forget_idle(&mut connection, &stream, &group.name, idle).await;
         Ok(RedisFeed {
             connection,
             stream,
             group: group.name.clone(),
-            consumer: format!("steadfast-{}-{:016x}", std::process::id(), random()),
+            consumer: format!("{CONSUMER}{}-{:016x}", std::process::id(), random()),
+            prefetch,
             take_over_after: group.take_over_after,
             looked_at: None,
             cursor: "0-0".to_owned(),
@@ -129,7 +175,7 @@ impl Source for RedisStreams {
         let mut add = redis::cmd("XADD");
         add.arg(stream).arg("*");
         for (name, value) in message.headers() {
-            add.arg(name).arg(value);
+            add.arg(&*bytes_of(name)).arg(&*bytes_of(value));
         }
         add.arg(WHY).arg(why).arg(BODIES[0]).arg(&**message.body());
         add.query_async::<String>(&mut connection).await.map_err(away)?;
@@ -149,6 +195,8 @@ pub struct RedisFeed {
     stream: String,
     group: String,
     consumer: String,
+    /// How many may be here and not acknowledged.
+    prefetch: usize,
     take_over_after: Duration,
     /// When it was last looked for what others have left.
     looked_at: Option<Instant>,
@@ -260,6 +308,7 @@ impl RedisFeed {
 
 impl Feed for RedisFeed {
     async fn receive(&mut self, max: usize) -> Result<Vec<Incoming>, Failure> {
+        let max = max.min(self.prefetch.saturating_sub(self.out.len())).max(1);
         let left = self.take_over(max).await?;
         if !left.is_empty() {
             return Ok(left);
@@ -350,7 +399,57 @@ fn incoming(fields: Vec<Value>) -> Incoming {
     message
 }
 
-/// Bytes as text; what is none, as JSON.
+/// Bytes as text. What is none is written as JSON, `{"bytes":[255]}`, and so is a text that could be taken for that.
 fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| serde_json::to_string(error.as_bytes()).unwrap_or_default())
+    let bytes = match String::from_utf8(bytes) {
+        Ok(text) if Marked::read(&text).is_none() => return text,
+        Ok(text) => text.into_bytes(),
+        Err(error) => error.into_bytes(),
+    };
+    serde_json::to_string(&Marked { bytes }).unwrap_or_default()
+}
+
+/// Bytes as they came.
+fn bytes_of(text: &str) -> Cow<'_, [u8]> {
+    match Marked::read(text) {
+        Some(marked) => marked.bytes.into(),
+        None => text.as_bytes().into(),
+    }
+}
+
+/// Bytes that are no text, as a text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Marked {
+    bytes: Vec<u8>,
+}
+
+impl Marked {
+    fn read(text: &str) -> Option<Self> {
+        match text.starts_with('{') {
+            true => serde_json::from_str(text).ok(),
+            false => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_field_are_the_same_after_they_were_text() {
+        for bytes in [
+            &b""[..],
+            b"all of them",
+            b"[255]",
+            b"{\"bytes\":[255]}",
+            b"{\"bytes\":1}",
+            b"\xff\x00",
+        ] {
+            let text = text(bytes.to_vec());
+            assert_eq!(&*bytes_of(&text), bytes, "{text}");
+        }
+        assert_eq!(text(b"\xff\x00".to_vec()), "{\"bytes\":[255,0]}");
+    }
 }

@@ -33,8 +33,8 @@ pub(super) fn request(
         let signatures = signature::signatures(keys, &id, timestamp, event.payload());
         request = request.header("webhook-signature", signatures);
     }
-    for (name, value) in event.attributes() {
-        request = request.header(format!("ce-{name}"), &*percent_encoded(&value));
+    for (name, value) in event.headers() {
+        request = request.header(name, &*percent_encoded(value));
     }
-    request.body(Full::new(Bytes::copy_from_slice(event.payload())))
+    request.body(Full::new(event.message().payload.clone()))
 }

@@ -6,6 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, Row};
 
 use super::PostgresStore;
+use super::queue::put_letters_in_line;
 use crate::clock::{Offset, micros};
 use crate::error::Result;
 use crate::store::inbox::{CountedRecords, Inbox, KeptRow, RecordFilter, RecordKey, RecordRow};
@@ -46,9 +47,10 @@ impl Inbox<Postgres> for PostgresStore {
     }
 
     /// A message that is there already, for another consumer or from an earlier time, is written anew: the purge, which may
-    /// just be about to delete it, then leaves it alone.
+    /// just be about to delete it, then leaves it alone. What differs in nothing from a dead letter is that one, and has come once
+    /// more: its attempts say how often, and its broker has a copy of it already, or will have.
     async fn keep_messages(&self, conn: &mut PgConnection, kept: &[KeptRow<'_>], offset: Offset) -> Result<u64> {
-        let statement = self.names.sql(
+        let statement = self.names.sql(concat!(
             "
             WITH clock AS MATERIALIZED (
                 SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
@@ -57,11 +59,11 @@ impl Inbox<Postgres> for PostgresStore {
                 FROM unnest($2::text[], $3::text[], $4::text[], $5::uuid[], $6::text[], $7::text[], $8::integer[],
                             $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                             $16::bytea[], $17::bigint[], $18::integer[], $19::text[], $20::text[], $21::text[],
-                            $22::text[])
+                            $22::text[], $23::text[])
                      WITH ORDINALITY
                      AS i (consumer, record_source, message_id, item, kind, type, version, source, content_type,
                            correlation_id, causation_id, traceparent, ordering_key, headers, payload, after, attempt,
-                           failure, code, message, fingerprint, place)
+                           failure, code, message, fingerprint, letters, place)
             ), new AS (
                 INSERT INTO steadfast.inbox (received_at, consumer, source, message_id, item)
                 SELECT c.now, i.consumer, i.record_source, i.message_id, i.item
@@ -86,27 +88,41 @@ impl Inbox<Postgres> for PostgresStore {
                        f.correlation_id, f.causation_id, f.traceparent, f.ordering_key, f.headers, f.payload
                 FROM (SELECT DISTINCT ON (item) * FROM fresh ORDER BY item, place) AS f, clock AS c
                 ON CONFLICT ON CONSTRAINT messages_one DO UPDATE SET created_at = excluded.created_at
+            ), once AS MATERIALIZED (
+                SELECT DISTINCT ON (item, kind)
+                       *, CASE WHEN consumer IS NULL THEN count(*) OVER (PARTITION BY item, kind) ELSE 1 END AS times
+                FROM fresh
+                ORDER BY item, kind, place
             ), queued AS (
-                INSERT INTO steadfast.queue (due_at, item, kind, visible_at, began_at, epoch, attempts, state)
+                INSERT INTO steadfast.queue AS q
+                       (due_at, item, kind, visible_at, began_at, epoch, attempts, state, letters)
                 SELECT c.now + coalesce(f.after, 0) * interval '1 microsecond', f.item, f.kind,
                        CASE WHEN f.after IS NULL THEN 'infinity' ELSE c.now + f.after * interval '1 microsecond' END,
                        CASE WHEN f.attempt IS NOT NULL THEN c.now END,
                        f.epoch + CASE WHEN f.attempt IS NULL THEN 0 ELSE 1 END,
-                       CASE WHEN f.attempt IS NULL THEN 0 ELSE 1 END,
-                       CASE WHEN f.after IS NULL THEN 'dead' ELSE 'pending' END
-                FROM fresh AS f, clock AS c
-                ON CONFLICT ON CONSTRAINT queue_one DO NOTHING
-                RETURNING item, kind, epoch
+                       CASE WHEN f.attempt IS NULL THEN 0 ELSE f.times END,
+                       CASE WHEN f.after IS NULL THEN 'dead' ELSE 'pending' END,
+                       f.letters
+                FROM once AS f, clock AS c
+                ON CONFLICT ON CONSTRAINT queue_one DO UPDATE
+                SET epoch = q.epoch + 1, attempts = q.attempts + excluded.attempts
+                WHERE q.state = 'dead' AND excluded.state = 'dead'
+                -- A row that was only updated has been locked before.
+                RETURNING q.item, q.kind, q.epoch, q.attempts, q.state, q.letters, q.xmax = 0 AS is_new
+            ), buried AS (
+                SELECT * FROM queued WHERE is_new
             ), noted AS (
                 INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
-                SELECT c.now, q.epoch, f.attempt, f.item, f.kind, f.failure, f.code, f.message, f.fingerprint
-                FROM fresh AS f
+                SELECT c.now, q.epoch, q.attempts, f.item, f.kind, f.failure, f.code, f.message, f.fingerprint
+                FROM once AS f
                 JOIN queued AS q ON q.item = f.item AND q.kind = f.kind, clock AS c
                 WHERE f.attempt IS NOT NULL
                 ON CONFLICT DO NOTHING
-            )
-            SELECT count(*) FROM fresh",
-        );
+            ), ",
+            put_letters_in_line!("buried"),
+            "
+            SELECT count(*) FROM fresh"
+        ));
         let records = || kept.iter().map(|kept| kept.record);
         let failures = || kept.iter().map(|kept| kept.failure.as_ref());
         let fresh: i64 = sqlx::query_scalar(statement)
@@ -136,6 +152,7 @@ impl Inbox<Postgres> for PostgresStore {
                     .map(|row| row.map(|row| &*row.fingerprint))
                     .collect::<Vec<_>>(),
             )
+            .bind(kept.iter().map(|kept| kept.letters).collect::<Vec<_>>())
             .fetch_one(conn)
             .await
             .map_err(Self::fail("keeping messages"))?;

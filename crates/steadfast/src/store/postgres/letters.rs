@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::super::letters::{
     Among, AttemptRow, DeliveryFilter, DeliveryKey, DeliveryRow, GroupRow, Letters, MessageRow, Replacement,
-    bind_filter, read_attempt, read_delivery, read_group, read_message,
+    bind_filter, letters_end, read_attempt, read_delivery, read_group, read_message,
 };
 use super::PostgresStore;
 use crate::clock::Offset;
@@ -81,7 +81,16 @@ macro_rules! fitting {
                OR (coalesce(m.created_at <= timestamptz 'epoch' + $9 * interval '1 microsecond', true)
                    AND (f.at IS NULL OR f.at <= timestamptz 'epoch' + $9 * interval '1 microsecond')))
           AND ($11::bigint IS NULL
-               OR coalesce(m.expires_at > timestamptz 'epoch' + $11 * interval '1 microsecond', true)) "
+               OR coalesce(m.expires_at > timestamptz 'epoch' + $11 * interval '1 microsecond', true))
+          -- By the ids that messages from elsewhere have here; a copy for a broker is nothing that anybody handles.
+          AND ($12::bigint IS NULL OR right(q.kind, length('",
+            letters_end!(),
+            "')) = '",
+            letters_end!(),
+            "'
+               OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
+               OR coalesce(m.created_at > timestamptz 'epoch' + $12 * interval '1 microsecond', true))
+          AND ($13::boolean IS NULL OR (left(q.kind, 4) = 'job:') = $13) "
         )
     };
 }
@@ -91,7 +100,17 @@ macro_rules! among {
     ($among:expr, $begin:ident, $begin_of_history:ident, $end:literal) => {
         match $among {
             Among::Queue => concat!($begin!(), fitting!("steadfast.queue", "true"), $end),
-            Among::Pending => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'pending'"), $end),
+            Among::Pending => concat!(
+                $begin!(),
+                fitting!(
+                    "steadfast.queue",
+                    "q.state = 'pending'
+          AND ($14::bigint IS NULL OR q.due_at <= timestamptz 'epoch' + $14 * interval '1 microsecond')
+          AND ($15::bigint IS NULL OR q.due_at > timestamptz 'epoch' + $15 * interval '1 microsecond')
+          AND ($16::boolean IS NULL OR (q.attempts > 0) = $16)"
+                ),
+                $end
+            ),
             Among::Leased => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'leased'"), $end),
             Among::Dead => concat!(
                 $begin!(),
@@ -103,6 +122,20 @@ macro_rules! among {
                 concat!(
                     $begin_of_history!(),
                     fitting!("steadfast.history", "q.state = 'skipped'"),
+                    $end
+                )
+            }
+            Among::History("completed") => {
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast.history", "q.state = 'completed'"),
+                    $end
+                )
+            }
+            Among::History("cancelled") => {
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast.history", "q.state = 'cancelled'"),
                     $end
                 )
             }
@@ -394,9 +427,9 @@ impl Letters<Postgres> for PostgresStore {
             ), said AS (
                 INSERT INTO steadfast.messages
                        (number, created_at, version, id, type, source, content_type, correlation_id,
-                        causation_id, traceparent, ordering_key, headers, redacted, payload)
+                        causation_id, traceparent, ordering_key, headers, redacted, payload, kind)
                 SELECT nextval('steadfast.numbers'), c.now, m.version, $3, m.type, m.source, m.content_type,
-                       m.correlation_id, m.id::text, m.traceparent, m.ordering_key, $5, m.redacted, $6
+                       m.correlation_id, m.id::text, m.traceparent, m.ordering_key, $5, m.redacted, $6, m.kind
                 FROM steadfast.messages AS m, clock AS c
                 WHERE m.id = $2
                 RETURNING id

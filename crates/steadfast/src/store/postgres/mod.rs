@@ -21,7 +21,7 @@ mod targets;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -42,7 +42,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done};
+use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched};
 
 use keys::PreparedClaim;
 
@@ -269,16 +269,20 @@ impl Store<Postgres> for PostgresStore {
             let message = format!("the server did not answer COMMIT within {COMMIT_LIMIT:?}");
             return Err(CommitError::Unknown(Error::new(Code::ConnectionLost, message)));
         };
-        committed.map_err(|error| {
-            let code = match Self::classify(&error) {
-                Code::ConnectionLost => {
-                    return CommitError::Unknown(Self::error(error, "committing"));
-                }
-                Code::Database => Code::CommitRefused,
-                code => code,
-            };
-            CommitError::Refused(Error::new(code, code.title()).with_source(error))
-        })
+        let Err(error) = committed else {
+            return Ok(());
+        };
+        let code = match Self::classify(&error) {
+            Code::ConnectionLost => {
+                return Err(CommitError::Unknown(Self::error(error, "committing")));
+            }
+            Code::Database => Code::CommitRefused,
+            code => code,
+        };
+        // The server says no before it has let go of the key, and answers the next one when it has: who tries again at once should
+        // find the key free.
+        let _ = tokio::time::timeout(COMMIT_LIMIT, conn.ping()).await;
+        Err(CommitError::Refused(Error::new(code, code.title()).with_source(error)))
     }
 
     async fn rollback(&self, conn: &mut PoolConnection<Postgres>) -> Result<()> {
@@ -389,16 +393,13 @@ impl Store<Postgres> for PostgresStore {
         queue::claim(link, &self.names, claim, offset).await
     }
 
-    async fn renew(
-        &self,
-        link: &mut queue::Link,
-        leases: &[(&Lease, Duration)],
-        offset: Offset,
-    ) -> Result<Vec<(Uuid, String)>> {
-        queue::renew(link, &self.names, leases, offset).await
+    async fn renew(&self, link: &mut queue::Link, leases: &[(&Lease, Duration)], offset: Offset) -> Result<Renewed> {
+        let from = Instant::now();
+        let untouched = queue::renew(link, &self.names, leases, offset).await?;
+        Ok(Renewed { from, untouched })
     }
 
-    async fn finish(&self, link: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+    async fn finish(&self, link: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Untouched> {
         queue::finish(link, &self.names, done, offset).await
     }
 
@@ -406,7 +407,7 @@ impl Store<Postgres> for PostgresStore {
         queue::park(link, &self.names, kind, lease, offset).await
     }
 
-    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
         queue::put_back(link, &self.names, back, offset).await
     }
 

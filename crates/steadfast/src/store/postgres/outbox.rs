@@ -10,10 +10,36 @@ use super::{Names, PostgresStore, Settlement, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
 use crate::lease::Lease;
-use crate::outbox::{NewMessage, TargetRow};
+use crate::outbox::{NewMessage, TargetRow, When};
+use crate::queue::done_word;
 
-/// Writes messages, and a delivery for each target that wants one, whichever process declared it: `$1` is the clock's
-/// offset, `$2` the locks of the ordering keys, sorted, and the rest has a place for each message.
+/// The time of the statement, by the clock of the test or the lab: `$1` is how far that is ahead. It is the time at which the server
+/// got the statement, not that of the transaction, and every part of the statement sees the same.
+macro_rules! now {
+    () => {
+        "(statement_timestamp() + $1 * interval '1 microsecond')"
+    };
+}
+
+/// When a message is due: so long after now, or at a time, unless that has passed.
+macro_rules! due {
+    ($delay:literal, $at:literal) => {
+        concat!(
+            "greatest(",
+            now!(),
+            ", coalesce(timestamptz 'epoch' + ",
+            $at,
+            " * interval '1 microsecond', ",
+            now!(),
+            " + ",
+            $delay,
+            " * interval '1 microsecond'))"
+        )
+    };
+}
+
+/// Writes messages, and a row of the queue for what each is for: a job has one, an event one for each target that wants it, whichever
+/// process declared that. `$2` are the locks of the ordering keys, sorted, and the rest has a place for each message.
 ///
 /// Numbers are taken when the locks are held, and the locks are held until COMMIT: so among messages of one key the order
 /// of numbers is the order of commits.
@@ -22,39 +48,49 @@ use crate::outbox::{NewMessage, TargetRow};
 /// see how short they are, which takes longer than all the rest.
 macro_rules! publish {
     () => {
-        "
-        WITH clock AS MATERIALIZED (
-            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
-        ), locked AS MATERIALIZED (
+        concat!(
+            "
+        WITH locked AS MATERIALIZED (
             SELECT pg_advisory_xact_lock(l.lock) FROM unnest((SELECT $2::bigint[])) AS l (lock)
         ), input AS MATERIALIZED (
             SELECT nextval('steadfast.numbers') AS number, i.*
             FROM (SELECT count(*) FROM locked) AS first,
                  unnest((SELECT $3::uuid[]), $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::text[], $9::text[],
-                        $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[])
+                        $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::text[], $16::text[], $17::bigint[])
                  AS i (id, type, version, delay, expires_after, ordering_key, redacted,
-                       correlation_id, causation_id, traceparent, payload, source)
+                       correlation_id, causation_id, traceparent, payload, source, patterns, kind, due_at)
         ), said AS (
             INSERT INTO steadfast.messages
                    (number, created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id,
-                    traceparent, ordering_key, redacted, payload)
-            SELECT i.number, c.now, c.now + i.expires_after * interval '1 microsecond', i.version, i.id, i.type, i.source,
-                   'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted, i.payload
-            FROM clock AS c, input AS i
+                    traceparent, ordering_key, redacted, payload, kind)
+            SELECT i.number, ",
+            now!(),
+            ", ",
+            now!(),
+            " + i.expires_after * interval '1 microsecond', i.version, i.id, i.type, i.source,
+                   'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted, i.payload,
+                   i.kind
+            FROM input AS i
         ), sent AS (
             INSERT INTO steadfast.queue (visible_at, due_at, number, item, state, kind, chain)
-            SELECT c.now + i.delay * interval '1 microsecond', c.now + i.delay * interval '1 microsecond',
+            SELECT ",
+            due!("i.delay", "i.due_at"),
+            ", ",
+            due!("i.delay", "i.due_at"),
+            ",
                    CASE WHEN i.ordering_key IS NOT NULL THEN i.number END,
                    i.id, 'pending',
                    t.name || CASE WHEN t.is_versioned AND i.version > 1 THEN '@' || i.version ELSE '' END,
                    t.name || ' ' || i.ordering_key
-            FROM clock AS c, input AS i
+            FROM input AS i
             CROSS JOIN LATERAL (
                 SELECT DISTINCT name, is_versioned
                 FROM steadfast.targets
-                WHERE pattern = i.type
-                   OR (right(pattern, 1) = '*' AND left(i.type, length(pattern) - 1) = left(pattern, -1))) AS t
+                WHERE i.kind IS NULL AND pattern = ANY (string_to_array(i.patterns, ' '))
+                UNION ALL
+                SELECT i.kind, false WHERE i.kind IS NOT NULL) AS t
         )"
+        )
     };
 }
 
@@ -62,27 +98,55 @@ macro_rules! publish {
 /// value. An executor that starts fewer parts is a tenth of the whole transaction.
 macro_rules! publish_one {
     () => {
-        "
-        WITH clock AS MATERIALIZED (
-            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
-        ), said AS (
+        concat!(
+            "
+        WITH said AS (
             INSERT INTO steadfast.messages
                    (number, created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id,
                     traceparent, ordering_key, redacted, payload)
-            SELECT nextval('steadfast.numbers'), c.now, c.now + $7 * interval '1 microsecond', $5, $3, $4, $14,
-                   'application/json', $10, $11, $12, $8, $9, $13
-            FROM clock AS c
+            VALUES (nextval('steadfast.numbers'), ",
+            now!(),
+            ", ",
+            now!(),
+            " + $7 * interval '1 microsecond', $5, $3, $4, $14,
+                    'application/json', $10, $11, $12, $8, $9, $13)
         ), sent AS (
             INSERT INTO steadfast.queue (visible_at, due_at, item, state, kind)
-            SELECT c.now + $6 * interval '1 microsecond', c.now + $6 * interval '1 microsecond', $3, 'pending',
+            SELECT ",
+            now!(),
+            " + $6 * interval '1 microsecond', ",
+            now!(),
+            " + $6 * interval '1 microsecond', $3, 'pending',
                    t.name || CASE WHEN t.is_versioned AND $5 > 1 THEN '@' || $5 ELSE '' END
-            FROM clock AS c
-            CROSS JOIN LATERAL (
-                SELECT DISTINCT name, is_versioned
-                FROM steadfast.targets
-                WHERE pattern = $4
-                   OR (right(pattern, 1) = '*' AND left($4, length(pattern) - 1) = left(pattern, -1))) AS t
+            FROM (SELECT DISTINCT name, is_versioned
+                  FROM steadfast.targets
+                  WHERE pattern = ANY ((SELECT string_to_array($15, ' '))::text[])) AS t
         )"
+        )
+    };
+}
+
+/// The same for one job: nobody is looked for who wants it.
+macro_rules! enqueue_one {
+    () => {
+        concat!(
+            "
+        WITH said AS (
+            INSERT INTO steadfast.messages
+                   (number, created_at, version, id, type, source, content_type, correlation_id, causation_id,
+                    traceparent, redacted, payload, kind)
+            VALUES (nextval('steadfast.numbers'), ",
+            now!(),
+            ", $5, $3, $4, $14, 'application/json', $10, $11, $12, $9, $13, $16)
+        ), sent AS (
+            INSERT INTO steadfast.queue (visible_at, due_at, item, state, kind)
+            VALUES (",
+            due!("$6", "$17"),
+            ", ",
+            due!("$6", "$17"),
+            ", $3, 'pending', $16)
+        )"
+        )
     };
 }
 
@@ -90,7 +154,8 @@ macro_rules! publish_one {
 macro_rules! publishing {
     ($names:expr, $messages:expr, $($end:tt)*) => {
         $names.sql(match find_plain($messages) {
-            Some(_) => concat!(publish_one!(), $($end)*),
+            Some(NewMessage { kind: None, .. }) => concat!(publish_one!(), $($end)*),
+            Some(_) => concat!(enqueue_one!(), $($end)*),
             None => concat!(publish!(), $($end)*),
         })
     };
@@ -124,7 +189,7 @@ macro_rules! bind_fields {
             .bind($shape($messages, |message| {
                 i32::try_from(message.version).unwrap_or(i32::MAX)
             }))
-            .bind($shape($messages, |message| micros(message.delay)))
+            .bind($shape($messages, |message| delay(message)))
             .bind($shape($messages, |message| message.expires_after.map(micros)))
             .bind($shape($messages, |message| message.ordering_key.as_deref()))
             .bind($shape($messages, |message| message.redacted.as_deref()))
@@ -133,6 +198,9 @@ macro_rules! bind_fields {
             .bind($shape($messages, |message| message.origin.traceparent.as_deref()))
             .bind($shape($messages, |message| message.payload.as_bytes()))
             .bind($shape($messages, |message| &*message.origin.source))
+            .bind($shape($messages, |message| patterns(message.event_type)))
+            .bind($shape($messages, |message| message.kind.as_deref()))
+            .bind($shape($messages, |message| due_at(message)))
     };
 }
 
@@ -144,6 +212,31 @@ fn one<'m, T>(message: &'m NewMessage, field: impl Fn(&'m NewMessage) -> T) -> T
 /// A field of each message.
 fn many<'m, T>(messages: &'m [NewMessage], field: impl Fn(&'m NewMessage) -> T) -> Vec<T> {
     messages.iter().map(field).collect()
+}
+
+/// How long after it was written a message is due, in microseconds.
+fn delay(message: &NewMessage) -> i64 {
+    match message.due {
+        When::After(delay) => micros(delay),
+        When::At(_) => 0,
+    }
+}
+
+/// At which time it is due, in microseconds since 1970.
+fn due_at(message: &NewMessage) -> Option<i64> {
+    match message.due {
+        When::After(_) => None,
+        When::At(at) => Some(at.0),
+    }
+}
+
+/// Every pattern that means an event of this type, with spaces between them.
+fn patterns(event_type: &str) -> String {
+    let mut patterns = format!("{event_type} *");
+    for (dot, _) in event_type.match_indices('.') {
+        patterns.extend([" ", &event_type[..=dot], "*"]);
+    }
+    patterns
 }
 
 /// The advisory locks of the ordering keys, each once and in order, so that two who want the same ones do not wait for
@@ -197,26 +290,20 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
     let statement = publishing!(
         names,
         settlement.messages,
-        ", settled AS (
-            INSERT INTO steadfast.keys
-                   (hash, scope, tenant, owner, operation, value, fingerprint,
-                    state, status, headers, body, format, created_at, expires_at)
-            SELECT $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, c.now,
-                   c.now + $27 * interval '1 microsecond'
-            FROM clock AS c
-            WHERE current_setting('sf.transaction', true) = 'open'
-            RETURNING 1
-        )
-        SELECT count(*) FROM settled"
+        "
+        INSERT INTO steadfast.keys
+               (hash, scope, tenant, owner, operation, value, fingerprint,
+                state, status, headers, body, format, created_at, expires_at)
+        SELECT $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, ",
+        now!(),
+        ", ",
+        now!(),
+        " + $30 * interval '1 microsecond'
+        WHERE current_setting('sf.transaction', true) = 'open'"
     );
     let Settlement { key, stored, .. } = settlement;
-    let query = bind_messages!(
-        sqlx::query_scalar(statement),
-        names,
-        settlement.messages,
-        settlement.offset
-    );
-    let settled: sqlx::Result<i64> = query
+    let query = bind_messages!(sqlx::query(statement), names, settlement.messages, settlement.offset);
+    let settled = query
         .bind(&key.hash[..])
         .bind(key.scope.as_str())
         .bind(&*key.tenant)
@@ -230,9 +317,9 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
         .bind(&stored.body)
         .bind(stored.format)
         .bind(micros(settlement.retention))
-        .fetch_one(conn)
+        .execute(conn)
         .await;
-    keys::judge(settled.map(|settled| settled == 1))
+    keys::judge(settled.map(|settled| settled.rows_affected() == 1))
 }
 
 /// Writes messages, and moves one row to the history: see [`queue::settle`](super::queue::settle).
@@ -248,11 +335,13 @@ pub(super) async fn settle_row(
         messages,
         ", gone AS (
             DELETE FROM steadfast.queue
-            WHERE item = $15 AND kind = $16 AND epoch = $17 AND token = $18 AND state = 'leased'
+            WHERE item = $18 AND kind = $19 AND epoch = $20 AND token = $21 AND state = 'leased'
             RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
-            SELECT c.now, g.attempts, g.item, 'delivered', g.kind FROM gone AS g, clock AS c
+            SELECT ",
+        now!(),
+        ", attempts, item, $22, kind FROM gone
         ), ",
         show_next!("gone"),
         "
@@ -264,6 +353,7 @@ pub(super) async fn settle_row(
         .bind(&*lease.kind)
         .bind(lease.epoch)
         .bind(lease.token)
+        .bind(done_word(&lease.kind))
         .fetch_one(conn)
         .await
         .map_err(|error| PostgresStore::error(error, "finishing a row"))?;
@@ -292,4 +382,21 @@ pub(super) async fn declare(store: &PostgresStore, targets: &[TargetRow], offset
         .await
         .map(drop)
         .map_err(|error| PostgresStore::error(error, "declaring targets"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::fits;
+
+    #[test]
+    fn an_event_is_meant_by_its_type_by_each_beginning_of_it_and_by_a_star() {
+        let event_type = "order.line.placed";
+        let all = patterns(event_type);
+        let mut all: Vec<_> = all.split(' ').collect();
+        assert!(all.iter().all(|pattern| fits(pattern, event_type)));
+        all.sort_unstable();
+        assert_eq!(all, ["*", "order.*", "order.line.*", "order.line.placed"]);
+        assert_eq!(patterns("paid"), "paid *");
+    }
 }

@@ -15,11 +15,17 @@ use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Wanted};
+use crate::queue::{
+    Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted, done_word,
+};
 use crate::telemetry;
 
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same for a connection that can be done without. A server that has no room for it is asked again until then, and meanwhile
+/// what has ended is not said.
+const SECOND_LIMIT: Duration = Duration::from_secs(1);
 
 /// How the server plans the statements of the engine: once, by the index whose columns they name. What it knows of the size of
 /// the queue is of no use. The queue is empty most of the time, and a plan that is best then reads all of a backlog.
@@ -59,7 +65,7 @@ pub(super) async fn listen(channel: Option<&str>, options: PgConnectOptions) -> 
         .max_lifetime(None)
         .idle_timeout(None)
         .test_before_acquire(false)
-        .acquire_timeout(CONNECT_LIMIT)
+        .acquire_timeout(channel.map_or(SECOND_LIMIT, |_| CONNECT_LIMIT))
         .connect_lazy_with(options);
     let mut listener = PgListener::connect_with(&pool).await?;
     // Whoever hears finds out by himself that a connection is lost, and opens another one.
@@ -119,7 +125,8 @@ macro_rules! show_next {
                           FROM steadfast.queue
                           WHERE chain = g.chain AND number > g.number
                           ORDER BY number
-                          LIMIT 1) AS next))
+                          LIMIT 1) AS next
+                      WHERE g.chain IS NOT NULL))
               AND coalesce(q.chain, '') = ANY (ARRAY(SELECT chain FROM ",
             $gone,
             "))
@@ -129,6 +136,67 @@ macro_rules! show_next {
     };
 }
 pub(super) use show_next;
+
+/// Puts a letter in line for each of these rows that has died and whose broker has dead letters of its own. What is in line already
+/// is not there twice.
+macro_rules! put_letters_in_line {
+    ($rows:literal) => {
+        concat!(
+            "lettered AS (
+            INSERT INTO steadfast.queue (due_at, item, kind, visible_at, epoch, state)
+            SELECT c.now, r.item, r.letters, c.now,
+                   -- An earlier letter of this message has left its failures.
+                   coalesce((SELECT max(x.epoch) FROM steadfast.failures AS x
+                             WHERE x.item = r.item AND x.kind = r.letters), 0),
+                   'pending'
+            FROM ",
+            $rows,
+            " AS r, clock AS c
+            WHERE r.state = 'dead' AND r.letters IS NOT NULL
+            ON CONFLICT ON CONSTRAINT queue_one DO NOTHING
+        )"
+        )
+    };
+}
+pub(super) use put_letters_in_line;
+
+/// Locks those of the leases `$2` to `$5` that are still held and that nobody else is just writing. A transaction that has finished its
+/// row waits for whatever it likes before it commits; the leases of all other rows do not wait for it.
+macro_rules! free {
+    () => {
+        "free AS MATERIALIZED (
+            SELECT q.item, q.kind
+            FROM steadfast.queue AS q,
+                 unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[]) AS l (item, kind, epoch, token)
+            WHERE q.item = ANY ($2) AND q.item = l.item AND q.kind || '' = l.kind
+              AND q.epoch = l.epoch AND q.token = l.token AND q.state = 'leased'
+            FOR UPDATE OF q SKIP LOCKED
+        )"
+    };
+}
+
+/// Those of the leases `$2` to `$5` that a statement has left as they are, and whether they are busy, if rows were passed by that
+/// are. What was there when the statement began may be gone by now; that is found out the next time. Usually there are none, and
+/// nothing is compared.
+macro_rules! untouched {
+    ($touched:literal, $passes_by:literal) => {
+        concat!(
+            "SELECT l.item, l.kind,
+               ",
+            $passes_by,
+            " AND EXISTS (SELECT FROM steadfast.queue AS q
+                       WHERE q.item = l.item AND q.kind || '' = l.kind
+                         AND q.epoch = l.epoch AND q.token = l.token AND q.state = 'leased') AS is_busy
+        FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[]) AS l (item, kind, epoch, token)
+        WHERE (SELECT count(*) FROM ",
+            $touched,
+            ") < cardinality($2)
+          AND NOT EXISTS (SELECT FROM ",
+            $touched,
+            " AS t WHERE t.item = l.item AND t.kind = l.kind)"
+        )
+    };
+}
 
 /// How long a row is left alone that has others ahead of it, of which one or more than one are counted: the longer it has
 /// waited, the longer.
@@ -273,8 +341,10 @@ const CLAIM: &str = concat!(
         FROM odd AS o, clock AS c
         -- By the primary key, and not by the index on kinds, which does not see this comparison.
         WHERE q.item = ANY (ARRAY(SELECT item FROM odd)) AND q.item = o.item AND q.kind || '' = o.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at, o.verdict, o.is_suspect
-    ), noted AS (
+        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at, o.verdict, o.is_suspect, q.state, q.letters
+    ), ",
+    put_letters_in_line!("judged"),
+    ", noted AS (
         INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
         SELECT c.now, o.epoch, o.attempts, o.item, o.kind, 'unknown', 'lease_expired',
                'the process that worked on it died, hung or was cut off from the database', 'lease_expired'
@@ -301,7 +371,9 @@ const CLAIM: &str = concat!(
            m.traceparent, m.payload
     FROM (SELECT * FROM plain
           UNION ALL
-          SELECT * FROM judged WHERE verdict <> 'wait') AS c
+          SELECT item, kind, epoch, attempts, chain, began_at, due_at, verdict, is_suspect
+          FROM judged
+          WHERE verdict <> 'wait') AS c
     LEFT JOIN LATERAL (
         SELECT *
         FROM steadfast.messages
@@ -413,14 +485,15 @@ fn read_claimed(
         due_for,
         chain,
         is_suspect,
-        message,
+        message: message.into(),
     }))
 }
 
 /// The column of [`CLAIM`] with which that begins which is said of a row.
 const FIRST_OF_ROW: usize = 4;
 
-/// Reads the columns of a row one after another: a hundred thousand rows a second are not looked up by name.
+/// Reads the columns of a row one after another: a hundred thousand rows a second are not looked up by name. Nor are their types
+/// compared, which are those of our own statement.
 struct Columns<'r> {
     row: &'r PgRow,
     next: usize,
@@ -433,10 +506,10 @@ impl<'r> Columns<'r> {
 
     fn next<T>(&mut self) -> Result<T>
     where
-        T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+        T: sqlx::Decode<'r, sqlx::Postgres>,
     {
         self.next += 1;
-        self.row.try_get(self.next - 1).map_err(unreadable)
+        self.row.try_get_unchecked(self.next - 1).map_err(unreadable)
     }
 
     fn text(&mut self) -> Result<Option<Arc<str>>> {
@@ -446,9 +519,9 @@ impl<'r> Columns<'r> {
     /// A time is sent as microseconds since 2000, and taken as such: there is nothing to compute for each row.
     fn time(&mut self) -> Result<Option<Timestamp>> {
         const YEAR_2000: i64 = 946_684_800 * 1_000_000;
-        self.next += 1;
-        let time: Option<i64> = self.row.try_get_unchecked(self.next - 1).map_err(unreadable)?;
-        Ok(time.map(|micros| Timestamp(micros.saturating_add(YEAR_2000))))
+        Ok(self
+            .next::<Option<i64>>()?
+            .map(|micros| Timestamp(micros.saturating_add(YEAR_2000))))
     }
 }
 
@@ -480,25 +553,34 @@ fn until(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
     Some(duration(to?.0 - from?.0))
 }
 
-/// Renews leases, and says which of them are still held.
+/// Renews leases, and says which rows it has left as they are.
 pub(super) async fn renew(
     link: &mut Link,
     names: &Names,
     leases: &[(&Lease, Duration)],
     offset: Offset,
-) -> Result<Vec<(Uuid, String)>> {
-    let statement = names.sql(
+) -> Result<Untouched> {
+    let statement = names.sql(concat!(
         "
-        UPDATE steadfast.queue AS q
-        SET leased_until = c.now + l.lease * interval '1 microsecond'
-        FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS l (item, kind, epoch, token, lease),
-             (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
-                     set_config('synchronous_commit', 'off', true)     AS is_light) AS c
-        WHERE q.item = ANY ($2) AND q.item = l.item AND q.kind || '' = l.kind
-          AND q.epoch = l.epoch AND q.token = l.token AND q.state = 'leased'
-        RETURNING q.item, q.kind",
-    );
-    sqlx::query_as(statement)
+        WITH clock AS MATERIALIZED (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
+                   set_config('synchronous_commit', 'off', true)     AS is_light
+        ), ",
+        free!(),
+        ", renewed AS (
+            UPDATE steadfast.queue AS q
+            SET leased_until = c.now + l.lease * interval '1 microsecond'
+            FROM free AS f,
+                 unnest($2::uuid[], $3::text[], $6::bigint[]) AS l (item, kind, lease),
+                 clock AS c
+            WHERE q.item = ANY (ARRAY(SELECT item FROM free)) AND q.item = f.item AND q.kind || '' = f.kind
+              AND l.item = f.item AND l.kind = f.kind
+            RETURNING q.item, q.kind
+        )
+        ",
+        untouched!("renewed", "true")
+    ));
+    let rows = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(leases.iter().map(|(lease, _)| lease.item).collect::<Vec<_>>())
         .bind(leases.iter().map(|(lease, _)| &*lease.kind).collect::<Vec<_>>())
@@ -507,39 +589,71 @@ pub(super) async fn renew(
         .bind(leases.iter().map(|(_, length)| micros(*length)).collect::<Vec<_>>())
         .fetch_all(&mut link.listener)
         .await
-        .map_err(|error| PostgresStore::error(error, "renewing leases"))
+        .map_err(|error| PostgresStore::error(error, "renewing leases"))?;
+    Ok(read_untouched(rows))
 }
 
-/// Moves rows to the history, and says which of them were still held.
-pub(super) async fn finish(
+fn read_untouched(rows: Vec<(Uuid, String, bool)>) -> Untouched {
+    let mut untouched = Untouched::default();
+    for (item, kind, is_busy) in rows {
+        let part = if is_busy {
+            &mut untouched.busy
+        } else {
+            &mut untouched.lost
+        };
+        part.push((item, kind));
+    }
+    untouched
+}
+
+/// Moves rows to the history, and says which of them it has left as they are.
+///
+/// Hardly ever is somebody else just writing one of them. To lock them first would cost every delivery an entry in the log; so they
+/// are waited for, and passed by only if that has been in vain.
+pub(super) async fn finish(link: &mut Link, names: &Names, done: &[Done<'_>], offset: Offset) -> Result<Untouched> {
+    let passes_by = done.iter().any(|done| done.was_busy);
+    match finish_those(link, names, done, passes_by, offset).await {
+        Err(error) if error.code() == Code::Locked && !passes_by => finish_those(link, names, done, true, offset).await,
+        finished => finished,
+    }
+}
+
+async fn finish_those(
     link: &mut Link,
     names: &Names,
     done: &[Done<'_>],
+    passes_by: bool,
     offset: Offset,
-) -> Result<Vec<(Uuid, String)>> {
+) -> Result<Untouched> {
     let statement = names.sql(concat!(
         "
         WITH clock AS MATERIALIZED (
-            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
-        ), gone AS (
+            SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
+                   set_config('lock_timeout', '100ms', true)         AS is_patient
+        ), ",
+        free!(),
+        ", gone AS (
             DELETE FROM steadfast.queue AS q
             USING unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
-                  AS d (item, kind, epoch, token, state, detail)
+                  AS d (item, kind, epoch, token, state, detail),
+                  clock AS c
             WHERE q.item = ANY ($2) AND q.item = d.item AND q.kind || '' = d.kind
               AND q.epoch = d.epoch AND q.token = d.token AND q.state = 'leased'
-            RETURNING q.item, q.kind, q.attempts, q.chain, q.number, d.state, d.detail
+              AND (NOT $8 OR (q.item, q.kind) IN (SELECT item, kind FROM free))
+            RETURNING q.item, q.kind, q.attempts, q.chain, q.number, d.state, d.detail, c.now
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind, detail)
-            SELECT c.now, g.attempts, g.item, g.state, g.kind, g.detail
-            FROM gone AS g, clock AS c
+            SELECT g.now, g.attempts, g.item, g.state, g.kind, g.detail
+            FROM gone AS g
             -- The newest first: each row that goes beyond those before it changes the indexes on the whole range.
             ORDER BY g.item DESC
         ), ",
         show_next!("gone"),
         "
-        SELECT item, kind FROM gone"
+        ",
+        untouched!("gone", "$8")
     ));
-    sqlx::query_as(statement)
+    let rows = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(done.iter().map(|done| done.lease.item).collect::<Vec<_>>())
         .bind(done.iter().map(|done| &*done.lease.kind).collect::<Vec<_>>())
@@ -547,9 +661,11 @@ pub(super) async fn finish(
         .bind(done.iter().map(|done| done.lease.token).collect::<Vec<_>>())
         .bind(done.iter().map(|done| done.state).collect::<Vec<_>>())
         .bind(done.iter().map(|done| done.detail).collect::<Vec<_>>())
+        .bind(passes_by)
         .fetch_all(&mut link.listener)
         .await
-        .map_err(|error| PostgresStore::error(error, "finishing rows"))
+        .map_err(|error| PostgresStore::error(error, "finishing rows"))?;
+    Ok(read_untouched(rows))
 }
 
 /// Puts off rows that have others ahead of them, among the first [`PARKED_AT_ONCE`] that are due: for as long as a claim would.
@@ -603,18 +719,15 @@ pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Dura
         .map_err(|error| PostgresStore::error(error, "putting off rows that wait"))
 }
 
-/// Puts rows back, or buries them, and says which of them were still held.
-pub(super) async fn put_back(
-    link: &mut Link,
-    names: &Names,
-    back: &[Back<'_>],
-    offset: Offset,
-) -> Result<Vec<(Uuid, String)>> {
+/// Puts rows back, or buries them, and says which of them it has left as they are.
+pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
     let statement = names.sql(concat!(
         "
         WITH clock AS MATERIALIZED (
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
-        ), back AS (
+        ), ",
+        free!(),
+        ", back AS (
             UPDATE steadfast.queue AS q
             SET state      = CASE WHEN b.after IS NULL THEN 'dead' ELSE 'pending' END,
                 due_at     = CASE WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond' ELSE q.due_at END,
@@ -622,6 +735,8 @@ pub(super) async fn put_back(
                                   WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond'
                                   ELSE least(q.visible_at, c.now) END,
                 attempts   = q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END,
+                -- The age of a row counts from the first attempt that counts.
+                began_at   = CASE WHEN b.gives_back AND q.attempts = 1 THEN NULL ELSE q.began_at END,
                 chain      = CASE WHEN b.leaves IS NULL THEN q.chain END,
                 token      = 0,
                 holder     = NULL
@@ -629,9 +744,9 @@ pub(super) async fn put_back(
                         $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[])
                  AS b (item, kind, epoch, token, after, gives_back, leaves, attempt, failure, code, message, fingerprint),
                  clock AS c
-            WHERE q.item = ANY ($2) AND q.item = b.item AND q.kind || '' = b.kind
-              AND q.epoch = b.epoch AND q.token = b.token AND q.state = 'leased'
-            RETURNING q.item, q.kind, q.epoch, q.number, b.leaves AS chain,
+            WHERE q.item = ANY (ARRAY(SELECT item FROM free)) AND (q.item, q.kind) IN (SELECT item, kind FROM free)
+              AND q.item = b.item AND q.kind || '' = b.kind
+            RETURNING q.item, q.kind, q.epoch, q.number, q.state, q.letters, b.leaves AS chain,
                       b.attempt, b.failure, b.code, b.message, b.fingerprint
         ), noted AS (
             INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
@@ -639,12 +754,15 @@ pub(super) async fn put_back(
             FROM back AS b, clock AS c
             WHERE b.attempt IS NOT NULL
         ), ",
+        put_letters_in_line!("back"),
+        ", ",
         show_next!("back"),
         "
-        SELECT item, kind FROM back"
+        ",
+        untouched!("back", "true")
     ));
     let failures = || back.iter().map(|back| back.failure.as_ref());
-    sqlx::query_as(statement)
+    let rows = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(back.iter().map(|back| back.lease.item).collect::<Vec<_>>())
         .bind(back.iter().map(|back| &*back.lease.kind).collect::<Vec<_>>())
@@ -664,7 +782,8 @@ pub(super) async fn put_back(
         )
         .fetch_all(&mut link.listener)
         .await
-        .map_err(|error| PostgresStore::error(error, "putting rows back"))
+        .map_err(|error| PostgresStore::error(error, "putting rows back"))?;
+    Ok(read_untouched(rows))
 }
 
 /// Says that a node knows these kinds, now.
@@ -708,7 +827,7 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease
             RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
-            SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, 'delivered', kind FROM gone
+            SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, $6, kind FROM gone
         ), ",
         show_next!("gone"),
         "
@@ -721,6 +840,7 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease
         .bind(&*lease.kind)
         .bind(lease.epoch)
         .bind(lease.token)
+        .bind(done_word(&lease.kind))
         .fetch_one(conn)
         .await
         .map_err(|error| PostgresStore::error(error, "finishing a row"))?;

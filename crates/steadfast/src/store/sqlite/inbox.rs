@@ -8,7 +8,7 @@ use sqlx::{Row, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use super::SqliteStore;
-use super::queue::NEVER;
+use super::queue::{NEVER, put_letters_in_line};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
 use crate::store::inbox::{CountedRecords, Inbox, KeptRow, RecordFilter, RecordKey, RecordRow};
@@ -163,7 +163,8 @@ impl SqliteStore {
     }
 
     /// Writes a message, and its row of the queue. One that is there already, for another consumer or from an earlier time, is
-    /// as new as this one from now on.
+    /// as new as this one from now on. What differs in nothing from a dead letter is that one, and has come once more: its attempts
+    /// say how often, and its broker has a copy of it already, or will have.
     async fn keep(&self, conn: &mut SqliteConnection, kept: &KeptRow<'_>, now: i64) -> Result<()> {
         let say = self.names.sql(
             "
@@ -192,11 +193,11 @@ impl SqliteStore {
             .map_err(Self::fail("keeping a message"))?;
         let queue = self.names.sql(
             "
-            INSERT INTO steadfast_queue (due_at, item, kind, visible_at, began_at, epoch, attempts, state)
+            INSERT INTO steadfast_queue (due_at, item, kind, visible_at, began_at, epoch, attempts, state, letters)
             VALUES ($1, $2, $3, $4, $5,
                     -- A message that was here before goes on counting: its failures are still known.
                     coalesce((SELECT max(f.epoch) FROM steadfast_failures AS f WHERE f.item = $2 AND f.kind = $3), 0) + $6,
-                    $6, $7)
+                    $6, $7, $8)
             ON CONFLICT (item, kind) DO NOTHING",
         );
         let (due_at, visible_at) = match kept.after {
@@ -211,23 +212,28 @@ impl SqliteStore {
             .bind(kept.failure.as_ref().map(|_| now))
             .bind(i64::from(kept.failure.is_some()))
             .bind(if kept.after.is_some() { "pending" } else { "dead" })
+            .bind(kept.letters)
             .execute(&mut *conn)
             .await
             .map_err(Self::fail("keeping a message"))?;
-        let Some(failure) = kept.failure.as_ref().filter(|_| queued.rows_affected() > 0) else {
+        let is_new = queued.rows_affected() > 0;
+        if is_new && kept.after.is_none() {
+            put_letters_in_line(conn, &self.names, std::iter::once((&*item, &*kept.kind)), now).await?;
+        }
+        let is_noted = is_new || kept.after.is_none() && self.came_again(conn, &item, kept).await?;
+        let Some(failure) = kept.failure.as_ref().filter(|_| is_noted) else {
             return Ok(());
         };
         let note = self.names.sql(
             "
             INSERT INTO steadfast_failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
-            SELECT $1, q.epoch, $2, q.item, q.kind, $5, $6, $7, $8
+            SELECT $1, q.epoch, q.attempts, q.item, q.kind, $4, $5, $6, $7
             FROM steadfast_queue AS q
-            WHERE q.item = $3 AND q.kind = $4
+            WHERE q.item = $2 AND q.kind = $3
             ON CONFLICT DO NOTHING",
         );
         sqlx::query(note)
             .bind(now)
-            .bind(failure.attempt)
             .bind(&*item)
             .bind(&*kept.kind)
             .bind(&*failure.failure)
@@ -237,6 +243,24 @@ impl SqliteStore {
             .execute(conn)
             .await
             .map(drop)
+            .map_err(Self::fail("keeping a message"))
+    }
+
+    /// Says of a dead letter that it has come once more, unless somebody has requeued it.
+    async fn came_again(&self, conn: &mut SqliteConnection, item: &str, kept: &KeptRow<'_>) -> Result<bool> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast_queue
+            SET epoch = epoch + 1, attempts = attempts + $3
+            WHERE item = $1 AND kind = $2 AND state = 'dead'",
+        );
+        sqlx::query(statement)
+            .bind(item)
+            .bind(&*kept.kind)
+            .bind(i64::from(kept.failure.is_some()))
+            .execute(conn)
+            .await
+            .map(|updated| updated.rows_affected() > 0)
             .map_err(Self::fail("keeping a message"))
     }
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::super::letters::{
     Among, AttemptRow, DeliveryFilter, DeliveryKey, DeliveryRow, GroupRow, Letters, MessageRow, Replacement,
-    bind_filter, parse, read_attempt, read_delivery, read_group, read_message,
+    bind_filter, letters_end, parse, read_attempt, read_delivery, read_group, read_message,
 };
 use super::SqliteStore;
 use super::queue::show_heads;
@@ -71,7 +71,16 @@ macro_rules! fitting {
           AND ($7 IS NULL OR f.fingerprint = $7)
           AND ($8 IS NULL OR m.created_at >= $8)
           AND ($9 IS NULL OR (coalesce(m.created_at <= $9, true) AND (f.at IS NULL OR f.at <= $9)))
-          AND ($11 IS NULL OR coalesce(m.expires_at > $11, true)) "
+          AND ($11 IS NULL OR coalesce(m.expires_at > $11, true))
+          -- By the ids that messages from elsewhere have here; a copy for a broker is nothing that anybody handles.
+          AND ($12 IS NULL OR substr(q.kind, -length('",
+            letters_end!(),
+            "')) = '",
+            letters_end!(),
+            "'
+               OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
+               OR coalesce(m.created_at > $12, true))
+          AND ($13 IS NULL OR (substr(q.kind, 1, 4) = 'job:') = $13) "
         )
     };
 }
@@ -81,7 +90,17 @@ macro_rules! among {
     ($among:expr, $begin:ident, $begin_of_history:ident, $end:literal) => {
         match $among {
             Among::Queue => concat!($begin!(), fitting!("steadfast_queue", "true"), $end),
-            Among::Pending => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'pending'"), $end),
+            Among::Pending => concat!(
+                $begin!(),
+                fitting!(
+                    "steadfast_queue",
+                    "q.state = 'pending'
+          AND ($14 IS NULL OR q.due_at <= $14)
+          AND ($15 IS NULL OR q.due_at > $15)
+          AND ($16 IS NULL OR (q.attempts > 0) = $16)"
+                ),
+                $end
+            ),
             Among::Leased => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'leased'"), $end),
             Among::Dead => concat!(
                 $begin!(),
@@ -93,6 +112,20 @@ macro_rules! among {
                 concat!(
                     $begin_of_history!(),
                     fitting!("steadfast_history", "q.state = 'skipped'"),
+                    $end
+                )
+            }
+            Among::History("completed") => {
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast_history", "q.state = 'completed'"),
+                    $end
+                )
+            }
+            Among::History("cancelled") => {
+                concat!(
+                    $begin_of_history!(),
+                    fitting!("steadfast_history", "q.state = 'cancelled'"),
                     $end
                 )
             }
@@ -360,9 +393,9 @@ impl Letters<Sqlite> for SqliteStore {
             "
             INSERT INTO steadfast_messages
                    (created_at, version, id, type, source, content_type, correlation_id, causation_id, traceparent,
-                    ordering_key, headers, redacted, payload)
+                    ordering_key, headers, redacted, payload, kind)
             SELECT $1, m.version, $3, m.type, m.source, m.content_type, m.correlation_id, m.id, m.traceparent,
-                   m.ordering_key, $5, m.redacted, $6
+                   m.ordering_key, $5, m.redacted, $6, m.kind
             FROM steadfast_messages AS m
             WHERE m.id = $2;
             INSERT INTO steadfast_queue (visible_at, due_at, number, epoch, item, state, kind, chain)

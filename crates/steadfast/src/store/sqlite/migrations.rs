@@ -52,6 +52,16 @@ pub(super) const ALL: &[Migration] = &[
         name: "inbox",
         sql: include_str!("migrations/0009_inbox.sql"),
     },
+    Migration {
+        version: 10,
+        name: "letters",
+        sql: include_str!("migrations/0010_letters.sql"),
+    },
+    Migration {
+        version: 11,
+        name: "jobs",
+        sql: include_str!("migrations/0011_jobs.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

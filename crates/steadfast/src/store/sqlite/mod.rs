@@ -24,7 +24,7 @@ mod writer;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
@@ -43,9 +43,9 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done};
+use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched, done_word};
 
-use writer::{Turn, Writer};
+use writer::{Patience, Turn, Writer};
 
 /// How long a command waits for the writer, and the writer for another process. Longer than a healthy
 /// transaction, shorter than the patience of a client.
@@ -98,9 +98,11 @@ impl Store<Sqlite> for SqliteStore {
         let pool = SqlitePoolOptions::new()
             .max_connections(READERS_MAX)
             .acquire_timeout(BUSY_TIMEOUT)
-            .connect_with(settings(options).create_if_missing(true))
-            .await
-            .map_err(Self::fail("opening the database file"))?;
+            .connect_lazy_with(settings(options).create_if_missing(true));
+        let patience = Patience::new(BUSY_TIMEOUT);
+        while let Err(error) = pool.acquire().await {
+            patience.bear(Self::error(error, "opening the database file")).await?;
+        }
         Ok((pool, guard))
     }
 
@@ -183,10 +185,12 @@ impl Store<Sqlite> for SqliteStore {
         if let Some(lease) = seal.lease {
             let done = Done {
                 lease,
-                state: "delivered",
+                state: done_word(&lease.kind),
                 detail: None,
+                was_busy: false,
             };
-            if queue::finish(turn, &self.names, &[done], seal.offset).await?.is_empty() {
+            let untouched = queue::finish(turn, &self.names, &[done], seal.offset).await?;
+            if !untouched.lost.is_empty() {
                 return Ok(false);
             }
         }
@@ -340,29 +344,40 @@ impl Store<Sqlite> for SqliteStore {
             });
         }
         let mut turn = self.writer.take_turn(false).await?;
-        let claims = queue::claim(&mut turn, &self.names, claim, offset).await?;
-        self.end_turn(turn).await?;
+        // Whoever has the turn is alone, and sees what was written until now. What others write from its end on is to be heard, and
+        // our own commit cannot be told from it.
         link.has_seen();
-        Ok(Claims { next_in, ..claims })
+        let from = Some(Instant::now());
+        let claims = queue::claim(&mut turn, &self.names, claim, offset).await?;
+        if !claims.rows.is_empty() {
+            // A claim whose answer is late is worth nothing, and costs its rows an attempt.
+            turn.end_group();
+        }
+        self.end_turn(turn).await?;
+        Ok(Claims {
+            from,
+            next_in,
+            ..claims
+        })
     }
 
-    async fn renew(
-        &self,
-        _: &mut queue::Link,
-        leases: &[(&Lease, Duration)],
-        offset: Offset,
-    ) -> Result<Vec<(Uuid, String)>> {
-        let mut turn = self.writer.take_turn(false).await?;
-        let held = queue::renew(&mut turn, &self.names, leases, offset).await?;
+    async fn renew(&self, _: &mut queue::Link, leases: &[(&Lease, Duration)], offset: Offset) -> Result<Renewed> {
+        let mut turn = self.writer.take_first_turn().await?;
+        let from = Instant::now();
+        let untouched = queue::renew(&mut turn, &self.names, leases, offset).await?;
         self.end_turn(turn).await?;
-        Ok(held)
+        Ok(Renewed { from, untouched })
     }
 
-    async fn finish(&self, _: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+    fn alone_since(&self) -> Option<Instant> {
+        self.writer.alone_since()
+    }
+
+    async fn finish(&self, _: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Untouched> {
         let mut turn = self.writer.take_turn(false).await?;
-        let held = queue::finish(&mut turn, &self.names, done, offset).await?;
+        let untouched = queue::finish(&mut turn, &self.names, done, offset).await?;
         self.end_turn(turn).await?;
-        Ok(held)
+        Ok(untouched)
     }
 
     async fn park(&self, _: &mut queue::Link, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
@@ -371,11 +386,11 @@ impl Store<Sqlite> for SqliteStore {
         self.end_turn(turn).await
     }
 
-    async fn put_back(&self, _: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Vec<(Uuid, String)>> {
+    async fn put_back(&self, _: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
         let mut turn = self.writer.take_turn(false).await?;
-        let held = queue::put_back(&mut turn, &self.names, back, offset).await?;
+        let untouched = queue::put_back(&mut turn, &self.names, back, offset).await?;
         self.end_turn(turn).await?;
-        Ok(held)
+        Ok(untouched)
     }
 
     async fn see_kinds(&self, _: &mut queue::Link, kinds: &[Arc<str>], offset: Offset) -> Result<()> {

@@ -4,9 +4,9 @@ use serde_json::json;
 use sqlx::SqliteConnection;
 
 use super::{Names, SqliteStore, Store};
-use crate::clock::{Offset, micros};
+use crate::clock::{Offset, Timestamp, micros};
 use crate::error::Result;
-use crate::outbox::{NewMessage, TargetRow};
+use crate::outbox::{NewMessage, TargetRow, When};
 
 /// Writes any number of messages: `$1` is a list of them as JSON, `$2` the time.
 macro_rules! publish_statement {
@@ -14,19 +14,27 @@ macro_rules! publish_statement {
         "
         INSERT INTO steadfast_publications
                (id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
-                created_at, expires_at, due_at)
+                created_at, expires_at, due_at, kind)
         SELECT m.value ->> 'id', m.value ->> 'type', m.value ->> 'version', m.value ->> 'source',
                m.value ->> 'correlation_id', m.value ->> 'causation_id', m.value ->> 'traceparent',
                m.value ->> 'ordering_key', m.value ->> 'redacted', CAST(m.value ->> 'payload' AS BLOB),
-               $2, $2 + (m.value ->> 'expires_after'), $2 + (m.value ->> 'delay')
+               $2, $2 + (m.value ->> 'expires_after'), m.value ->> 'due_at', m.value ->> 'kind'
         FROM json_each($1) AS m
         ORDER BY m.key"
     };
 }
 pub(super) use publish_statement;
 
+/// When a message is due that is written now.
+pub(super) fn due_at(message: &NewMessage, now: Timestamp) -> Timestamp {
+    match message.due {
+        When::After(delay) => now.after(delay),
+        When::At(at) => at.max(now),
+    }
+}
+
 /// The messages, as `publish_statement!` takes them.
-pub(super) fn encode(messages: &[NewMessage]) -> String {
+pub(super) fn encode(messages: &[NewMessage], now: Timestamp) -> String {
     let encode = |message: &NewMessage| {
         json!({
             "id": message.id.to_string(),
@@ -40,7 +48,8 @@ pub(super) fn encode(messages: &[NewMessage]) -> String {
             "redacted": message.redacted,
             "payload": message.payload,
             "expires_after": message.expires_after.map(micros),
-            "delay": micros(message.delay),
+            "due_at": due_at(message, now).0,
+            "kind": message.kind.as_deref(),
         })
     };
     serde_json::Value::from_iter(messages.iter().map(encode)).to_string()
@@ -53,9 +62,10 @@ pub(super) async fn publish(
     messages: &[NewMessage],
     offset: Offset,
 ) -> Result<()> {
+    let now = offset.now();
     sqlx::query(names.sql(publish_statement!()))
-        .bind(encode(messages))
-        .bind(offset.now().0)
+        .bind(encode(messages, now))
+        .bind(now.0)
         .execute(conn)
         .await
         .map(drop)

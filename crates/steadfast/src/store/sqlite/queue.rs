@@ -2,7 +2,7 @@
 //!
 //! Whoever has a turn is alone, so nothing that is read in it can change before it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Wanted};
+use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted};
 use crate::telemetry;
 
 /// How often the file is looked at for what other processes have written. It is one call of the system, no statement.
@@ -314,11 +314,48 @@ impl Changes {
             let bury = sqlx::query(bury).bind(json!(items).to_string()).bind(&*wanted.kind);
             let bury = bury.bind(NEVER).bind(wanted.dead_make_room);
             bury.execute(&mut *conn).await.map_err(fail)?;
+            let dead = items.iter().map(|item| (&**item, &*wanted.kind));
+            put_letters_in_line(conn, names, dead, now).await?;
         }
         let chains = self.buried.iter().filter_map(|buried| buried.chain.as_deref());
         let left: Vec<_> = chains.filter(|_| wanted.dead_make_room).collect();
         show_heads(conn, names, &left).await
     }
+}
+
+/// Puts a letter in line for each of these rows, which have died, whose broker has dead letters of its own. What is in line already is
+/// not there twice.
+pub(super) async fn put_letters_in_line(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    dead: impl Iterator<Item = (&str, &str)>,
+    now: i64,
+) -> Result<()> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast_queue (due_at, item, kind, visible_at, epoch, state)
+        SELECT $2, q.item, q.letters, $2,
+               -- An earlier letter of this message has left its failures.
+               coalesce((SELECT max(f.epoch) FROM steadfast_failures AS f
+                         WHERE f.item = q.item AND f.kind = q.letters), 0),
+               'pending'
+        FROM json_each($1) AS d
+        -- CROSS: in this order, or all rows of the queue would be read.
+        CROSS JOIN steadfast_queue AS q ON q.item = d.value ->> 0 AND q.kind = d.value ->> 1
+        WHERE q.state = 'dead' AND q.letters IS NOT NULL
+        ON CONFLICT (item, kind) DO NOTHING",
+    );
+    let dead = Value::from_iter(dead.map(|(item, kind)| json!([item, kind])));
+    if dead.as_array().is_none_or(Vec::is_empty) {
+        return Ok(());
+    }
+    sqlx::query(statement)
+        .bind(dead.to_string())
+        .bind(now)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(|error| SqliteStore::error(error, "putting letters in line"))
 }
 
 /// A row that is ours from now on.
@@ -332,7 +369,7 @@ fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, now: i64) -
         due_for: duration(now - get::<i64>(row, "due_at")?),
         chain: text(row, "chain")?,
         is_suspect: get(row, "is_suspect")?,
-        message: Message {
+        message: Arc::new(Message {
             id: lease.item,
             event_type: get::<&str>(row, "type")?.into(),
             version: get(row, "version")?,
@@ -347,7 +384,7 @@ fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, now: i64) -
             },
             payload: Bytes::from(get::<Vec<u8>>(row, "payload")?),
             elsewhere: None,
-        },
+        }),
         lease,
     })
 }
@@ -388,13 +425,13 @@ async fn note_expired(
         .map_err(|error| SqliteStore::error(error, "noting expired leases"))
 }
 
-/// Renews leases, and says which of them are still held.
+/// Renews leases, and says which of them are lost. Whoever has the turn is alone, so nothing is ever busy.
 pub(super) async fn renew(
     conn: &mut SqliteConnection,
     names: &Names,
     leases: &[(&Lease, Duration)],
     offset: Offset,
-) -> Result<Vec<(Uuid, String)>> {
+) -> Result<Untouched> {
     let statement = names.sql(
         "
         UPDATE steadfast_queue AS q
@@ -411,18 +448,33 @@ pub(super) async fn renew(
         .fetch_all(conn)
         .await
         .map_err(|error| SqliteStore::error(error, "renewing leases"))?;
-    rows.into_iter().map(|(item, kind)| Ok((parse(&item)?, kind))).collect()
+    Ok(lost(leases.iter().map(|(lease, _)| *lease), &rows))
 }
 
-/// Moves rows to the history, and says which of them were still held.
+/// Those of the leases whose rows are not among these.
+fn lost<'l>(leases: impl ExactSizeIterator<Item = &'l Lease>, held: &[(String, String)]) -> Untouched {
+    if leases.len() == held.len() {
+        return Untouched::default();
+    }
+    let held: HashSet<_> = held.iter().map(|(item, kind)| (&**item, &**kind)).collect();
+    let is_lost = |lease: &&Lease| !held.contains(&(&*lease.item.to_string(), &*lease.kind));
+    let lost = leases.filter(is_lost);
+    Untouched {
+        lost: lost.map(|lease| (lease.item, lease.kind.to_string())).collect(),
+        busy: Vec::new(),
+    }
+}
+
+/// Moves rows to the history, and says which of them were lost.
 ///
-/// Rows that were claimed together have one token, which no other claim has: those of a kind are told by it alone.
+/// Rows that were claimed together have one token, which no other claim has: those of a kind are told by it alone, and the epoch, which
+/// is another one for each, is not compared.
 pub(super) async fn finish(
     conn: &mut SqliteConnection,
     names: &Names,
     done: &[Done<'_>],
     offset: Offset,
-) -> Result<Vec<(Uuid, String)>> {
+) -> Result<Untouched> {
     let statement = names.sql(
         "
         INSERT INTO steadfast_history (finished_at, attempts, item, state, kind, detail)
@@ -436,7 +488,10 @@ pub(super) async fn finish(
         RETURNING item, chain",
     );
     let mut alike: BTreeMap<_, Map<_, _>> = BTreeMap::new();
-    for Done { lease, state, detail } in done {
+    for Done {
+        lease, state, detail, ..
+    } in done
+    {
         let alike = alike.entry((&lease.kind, lease.token, *state)).or_default();
         alike.insert(lease.item.to_string(), json!(detail));
     }
@@ -453,13 +508,13 @@ pub(super) async fn finish(
             .await
             .map_err(|error| SqliteStore::error(error, "finishing rows"))?;
         for (item, chain) in rows {
-            held.push((parse(&item)?, kind.to_string()));
+            held.push((item, kind.to_string()));
             chains.extend(chain);
         }
     }
     let chains: Vec<_> = chains.iter().map(String::as_str).collect();
     show_heads(conn, names, &chains).await?;
-    Ok(held)
+    Ok(lost(done.iter().map(|done| done.lease), &held))
 }
 
 /// Puts off rows that have others ahead of them, among the first [`PARKED_AT_ONCE`] that are due: for as long as a claim would.
@@ -528,13 +583,13 @@ async fn write_parked(
         .map_err(|error| SqliteStore::error(error, "putting off rows that wait"))
 }
 
-/// Puts rows back, or buries them, and says which of them were still held.
+/// Puts rows back, or buries them, and says which of them were lost.
 pub(super) async fn put_back(
     conn: &mut SqliteConnection,
     names: &Names,
     back: &[Back<'_>],
     offset: Offset,
-) -> Result<Vec<(Uuid, String)>> {
+) -> Result<Untouched> {
     let now = offset.now().0;
     let left: Vec<_> = back.iter().filter_map(|back| back.leaves_chain).collect();
     let encode = |back: &Back<'_>| {
@@ -554,7 +609,7 @@ pub(super) async fn put_back(
             }),
         )
     };
-    let back = Value::from_iter(back.iter().map(encode)).to_string();
+    let encoded = Value::from_iter(back.iter().map(encode)).to_string();
     let noted = names.sql(
         "
         INSERT INTO steadfast_failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
@@ -567,7 +622,7 @@ pub(super) async fn put_back(
         WHERE b.value ->> 'attempt' IS NOT NULL",
     );
     sqlx::query(noted)
-        .bind(&back)
+        .bind(&encoded)
         .bind(now)
         .execute(&mut *conn)
         .await
@@ -581,23 +636,28 @@ pub(super) async fn put_back(
                               WHEN b.value ->> 'at' > $3 THEN b.value ->> 'at'
                               ELSE q.visible_at END,
             attempts   = q.attempts - (b.value ->> 'gives_back'),
+            -- The age of a row counts from the first attempt that counts.
+            began_at   = CASE WHEN b.value ->> 'gives_back' = 1 AND q.attempts = 1 THEN NULL ELSE q.began_at END,
             chain      = CASE WHEN b.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
             token      = 0,
             holder     = NULL
         FROM json_each($1) AS b
         WHERE q.item = b.value ->> 'item' AND q.kind = b.value ->> 'kind'
           AND q.epoch = b.value ->> 'epoch' AND q.token = b.value ->> 'token' AND q.state = 'leased'
-        RETURNING item, kind",
+        RETURNING item, kind, state",
     );
-    let rows: Vec<(String, String)> = sqlx::query_as(returned)
-        .bind(&back)
+    let rows: Vec<(String, String, String)> = sqlx::query_as(returned)
+        .bind(&encoded)
         .bind(NEVER)
         .bind(now)
         .fetch_all(&mut *conn)
         .await
         .map_err(|error| SqliteStore::error(error, "putting rows back"))?;
+    let dead = rows.iter().filter(|(_, _, state)| state == "dead");
+    put_letters_in_line(conn, names, dead.map(|(item, kind, _)| (&**item, &**kind)), now).await?;
     show_heads(conn, names, &left).await?;
-    rows.into_iter().map(|(item, kind)| Ok((parse(&item)?, kind))).collect()
+    let held: Vec<_> = rows.into_iter().map(|(item, kind, _)| (item, kind)).collect();
+    Ok(lost(back.iter().map(|back| back.lease), &held))
 }
 
 /// Says that a node knows these kinds, now.
@@ -670,5 +730,46 @@ mod tests {
         let link = directory.path().join("link.db");
         std::os::unix::fs::symlink(&real, &link).expect("a link");
         assert_eq!(Link::new(&link).log, real.with_file_name("real.db-wal"));
+    }
+
+    #[tokio::test]
+    async fn what_is_written_while_a_claim_commits_is_heard() {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct Happened;
+        impl crate::Event for Happened {
+            const TYPE: &'static str = "test.happened";
+        }
+        let sf = crate::Steadfast::<sqlx::Sqlite>::open("sqlite::memory:")
+            .await
+            .expect("a database");
+        let hear = async |_: &crate::EventCx, _: Happened| Ok(());
+        sf.reaction::<Happened>("test.hear").run_outside(hear);
+        sf.declare().await.expect("declared");
+        let publishing = sf.transact(async |tx| Ok(tx.publish(&Happened)?));
+        publishing.await.expect("published");
+        let wanted = Wanted {
+            kind: "test.hear".into(),
+            room: 10,
+            attempts_max: 1,
+            lease: Duration::from_secs(30),
+            dead_make_room: false,
+        };
+        let claim = Claim {
+            wanted: &[wanted],
+            freed: &[],
+            takes_suspect: true,
+            token: 7,
+            holder: "test",
+        };
+        let mut link = sf.store().open_link().await.expect("a link");
+        let claiming = sf.store().claim(&mut link, &claim, sf.clock().ahead());
+        assert_eq!(claiming.await.expect("claimed").rows.len(), 1);
+        // Nobody can tell whose commit it was that came last: its own, or that of somebody who wrote just after it.
+        let woken = tokio::time::timeout(Duration::from_secs(5), sf.store().woken(&mut link)).await;
+        woken.expect("it is heard").expect("no error");
+        let claiming = sf.store().claim(&mut link, &claim, sf.clock().ahead());
+        assert!(claiming.await.expect("looked").rows.is_empty());
+        let woken = tokio::time::timeout(Duration::from_millis(100), sf.store().woken(&mut link)).await;
+        assert!(woken.is_err(), "a look that finds nothing writes nothing");
     }
 }

@@ -8,10 +8,14 @@
 //!
 //! Whoever ends its turn commits the group if nobody waits for a turn, if the group is large, or if its first
 //! command has waited long enough; otherwise it leaves that to the next one.
+//!
+//! A handler keeps its turn for as long as it likes, and the leases of the engine cannot be renewed meanwhile. Nobody can take them
+//! over either: the group has the lock of the file. So whoever renews them has the [first turn](Writer::take_first_turn) after it,
+//! in the same group.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::sqlite::SqliteConnectOptions;
@@ -52,6 +56,10 @@ pub(super) struct Writer {
     group: Arc<Mutex<Group>>,
     /// How many commands are waiting for a turn.
     waiting: AtomicUsize,
+    /// Who has the next turn, before all who wait.
+    first: std::sync::Mutex<Option<oneshot::Sender<OwnedMutexGuard<Group>>>>,
+    /// Since when the group that is open has had the lock of the file.
+    alone_since: std::sync::Mutex<Option<Instant>>,
 }
 
 /// The shared transaction, in the hands of whoever has the turn.
@@ -97,6 +105,32 @@ impl Savepoint {
     }
 }
 
+/// How long to try again while another process has the file locked. To switch a new file to the write-ahead log, which every first
+/// connection does, is refused at once while another process does the same, whatever the busy timeout says.
+pub(super) struct Patience {
+    until: Instant,
+}
+
+impl Patience {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            until: Instant::now() + patience,
+        }
+    }
+
+    /// Waits a moment.
+    ///
+    /// # Errors
+    /// What was given, if it is something else, or there is no more time.
+    pub(super) async fn bear(&self, error: Error) -> Result<()> {
+        if error.code() != Code::Locked || Instant::now() >= self.until {
+            return Err(error);
+        }
+        tokio::time::sleep(jitter(TRY_AGAIN)).await;
+        Ok(())
+    }
+}
+
 impl Writer {
     pub(super) fn new(options: SqliteConnectOptions, patience: Duration) -> Self {
         let group = Group {
@@ -117,7 +151,18 @@ impl Writer {
             commits_alone: AtomicBool::new(false),
             group: Arc::new(Mutex::new(group)),
             waiting: AtomicUsize::new(0),
+            first: std::sync::Mutex::default(),
+            alone_since: std::sync::Mutex::default(),
         }
+    }
+
+    /// Since when nobody but this process can have written; `None`: others may.
+    pub(super) fn alone_since(&self) -> Option<Instant> {
+        *self.alone_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_alone_from(&self, since: Option<Instant>) {
+        *self.alone_since.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
     /// Ends sharing: what one command defers to its COMMIT must not fail its neighbours'.
@@ -139,10 +184,40 @@ impl Writer {
             })?;
         drop(waiting);
         let is_alone = is_alone || self.commits_alone.load(Ordering::Relaxed);
+        self.begin_turn(group, is_alone, self.patience.saturating_sub(started.elapsed()))
+            .await
+    }
+
+    /// Waits for the turn that is under way, and for no other, however long it takes: whoever has it has a time limit of his own. The
+    /// group is committed when this turn ends.
+    pub(super) async fn take_first_turn(self: &Arc<Self>) -> Result<Turn> {
+        let (first, handed_over) = oneshot::channel();
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
+        let waiting = Waiting::count(&self.waiting);
+        let group = tokio::select! {
+            biased;
+            Ok(group) = handed_over => group,
+            group = self.group.clone().lock_owned() => group,
+        };
+        drop(waiting);
+        let is_alone = self.commits_alone.load(Ordering::Relaxed);
+        let mut turn = self.begin_turn(group, is_alone, self.patience).await?;
+        turn.end_group();
+        Ok(turn)
+    }
+
+    /// Begins a turn, and the group's transaction if it is the first of a group.
+    async fn begin_turn(
+        self: &Arc<Self>,
+        group: OwnedMutexGuard<Group>,
+        is_alone: bool,
+        patience: Duration,
+    ) -> Result<Turn> {
         let mut turn = Turn {
             writer: self.clone(),
             group: Some(group),
             is_alone,
+            ends_group: false,
             savepoint: Savepoint::Even,
             began: clock::machine(),
             seen: None,
@@ -156,12 +231,11 @@ impl Writer {
         let Some(group) = &mut turn.group else {
             return Err(lost("the process is shutting down"));
         };
-        if !group.is_begun {
-            let patience = self.patience.saturating_sub(started.elapsed());
-            if let Err(error) = self.begin(group, patience).await {
-                turn.group = None;
-                return Err(error);
-            }
+        if !group.is_begun
+            && let Err(error) = self.begin(group, patience).await
+        {
+            turn.group = None;
+            return Err(error);
         }
         turn.savepoint = group.savepoint;
         Ok(turn)
@@ -176,35 +250,34 @@ impl Writer {
             tokio::time::sleep(STEP_ASIDE_FOR).await;
             group.stepped_aside_at = Instant::now();
         }
-        let started = Instant::now();
-        loop {
-            let link = match &mut group.link {
-                Some(link) => link,
-                link => link.insert(self.connect().await?),
-            };
-            let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT sf_even");
-            let begun = begin_transaction::<Sqlite>(&mut link.conn, begin).await;
-            let Err(error) = begun else {
-                link.gate.begin();
-                break;
-            };
-            let error = SqliteStore::error(error, "beginning a transaction");
-            if error.code() != Code::Locked {
-                // Whatever is wrong with the connection, the next command should not find out again.
-                group.link = None;
-                return Err(error);
-            }
-            if started.elapsed() >= patience {
-                return Err(error);
-            }
-            tokio::time::sleep(jitter(TRY_AGAIN)).await;
+        let patience = Patience::new(patience);
+        while let Err(error) = self.try_to_begin(group).await {
+            patience.bear(error).await?;
         }
         group.is_begun = true;
         group.begun_at = Instant::now();
+        self.is_alone_from(Some(group.begun_at));
         group.savepoint = Savepoint::Even;
         group.is_watched = false;
         group.number += 1;
         Ok(())
+    }
+
+    async fn try_to_begin(&self, group: &mut Group) -> Result<()> {
+        let link = match &mut group.link {
+            Some(link) => link,
+            link => link.insert(self.connect().await?),
+        };
+        let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT sf_even");
+        let begun = begin_transaction::<Sqlite>(&mut link.conn, begin).await;
+        let begun = begun.map_err(|error| SqliteStore::error(error, "beginning a transaction"));
+        match &begun {
+            Ok(()) => link.gate.begin(),
+            Err(error) if error.code() == Code::Locked => {}
+            // Whatever is wrong with the connection, the next command should not find out again.
+            Err(_) => group.link = None,
+        }
+        begun
     }
 
     async fn connect(&self) -> Result<Link> {
@@ -240,6 +313,7 @@ impl Writer {
         };
         group.is_begun = false;
         group.ended_at = Some(Instant::now());
+        self.is_alone_from(None);
         if ended.is_err() {
             // It may still be inside the transaction; closing it rolls back.
             group.link = None;
@@ -254,6 +328,19 @@ impl Writer {
         }
         for member in group.members.drain(..) {
             let _ = member.send(ended.as_ref().copied().map_err(CommitError::among_others));
+        }
+    }
+
+    /// Who has the next turn before all others, if anybody wants it.
+    fn first(&self) -> Option<oneshot::Sender<OwnedMutexGuard<Group>>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Lets the group be ended if nobody comes to end it.
+    fn have_watched(self: &Arc<Self>, group: &mut Group) {
+        if !group.is_watched {
+            group.is_watched = true;
+            tokio::spawn(self.clone().watch(group.number));
         }
     }
 
@@ -336,6 +423,8 @@ pub(crate) struct Turn {
     /// `None` once the turn has ended.
     group: Option<OwnedMutexGuard<Group>>,
     is_alone: bool,
+    /// Whether it does not wait for others who would share its COMMIT.
+    ends_group: bool,
     pub(super) savepoint: Savepoint,
     pub(super) began: Timestamp,
     /// Tells whether what this turn saw of others became durable.
@@ -348,6 +437,12 @@ impl Turn {
     /// Whether nobody but this process can have written since that moment: the group holds the lock of the file.
     pub(super) fn is_alone_since(&self, moment: Instant) -> bool {
         self.group.as_ref().is_some_and(|group| group.begun_at < moment)
+    }
+
+    /// Lets the group be committed when this turn ends. Who comes next may take as long as he likes, and whoever has this turn cannot
+    /// wait for that.
+    pub(super) fn end_group(&mut self) {
+        self.ends_group = true;
     }
 
     /// Makes this turn's work part of the group's, and sets the savepoint of the next turn.
@@ -433,16 +528,28 @@ impl Turn {
         let Some(mut group) = self.group.take() else {
             return;
         };
-        let is_due = group.link.as_ref().is_none_or(|link| link.gate.check().is_err())
-            || self.is_alone
-            || self.writer.waiting.load(Ordering::Acquire) == 0
+        let writer = &self.writer;
+        let is_broken = group.link.as_ref().is_none_or(|link| link.gate.check().is_err());
+        let is_shared = !is_broken && !self.is_alone;
+        if is_shared && let Some(first) = writer.first() {
+            writer.have_watched(&mut group);
+            match first.send(group) {
+                Ok(()) => return,
+                // Who was first has gone away meanwhile.
+                Err(still_ours) => group = still_ours,
+            }
+        }
+        let is_due = !is_shared
+            || self.ends_group
+            || writer.waiting.load(Ordering::Acquire) == 0
             || group.members.len() >= GROUP_MAX
             || (!group.members.is_empty() && group.first_waits_since.elapsed() >= GROUP_PATIENCE);
-        if is_due {
-            self.writer.clone().end_whoever_waits(group).await;
-        } else if !group.is_watched {
-            group.is_watched = true;
-            tokio::spawn(self.writer.clone().watch(group.number));
+        if !is_due {
+            writer.have_watched(&mut group);
+        } else if let Some(group) = writer.clone().end_whoever_waits(group).await
+            && let Some(first) = writer.first()
+        {
+            let _ = first.send(group);
         }
     }
 
@@ -490,6 +597,7 @@ impl Drop for Turn {
                     writer: self.writer.clone(),
                     group: Some(group),
                     is_alone: self.is_alone,
+                    ends_group: self.ends_group,
                     savepoint: self.savepoint,
                     began: self.began,
                     seen: None,
@@ -550,7 +658,10 @@ mod tests {
         turn.commit().await.expect("committed");
 
         // Whoever dropped it says that nothing happened. The savepoint that is open now is not its own.
-        for turns_before in 0..3 {
+        let (mut turns_before, mut tries) = (0, 0);
+        while turns_before < 3 {
+            tries += 1;
+            assert!(tries <= 200, "the neighbours of a turn that was dropped are committed");
             let mut waiting = Vec::new();
             let seems_to_wait = Waiting::count(&writer.waiting);
             for _ in 0..turns_before {
@@ -565,13 +676,21 @@ mod tests {
             turn.seal().await.expect("sealed");
             drop(turn);
             drop(seems_to_wait);
+            let mut committed = 0;
             for neighbour in waiting {
-                let told = neighbour.await.expect("no panic");
-                assert!(matches!(told, Err(CommitError::Refused(_))), "{told:?}");
+                match neighbour.await.expect("no panic") {
+                    Err(CommitError::Refused(_)) => {}
+                    // This machine is so slow that its patience was over before.
+                    Ok(()) => committed += 1,
+                    told => panic!("{told:?}"),
+                }
             }
             let mut turn = writer.take_turn(false).await.expect("a turn");
-            assert_eq!(count(&mut turn).await, 0, "after {turns_before} turns");
-            turn.undo().await.expect("undone");
+            assert_eq!(count(&mut turn).await, committed, "after {turns_before} turns");
+            make(&mut turn, "DELETE FROM effects").await;
+            turn.seal().await.expect("sealed");
+            turn.commit().await.expect("committed");
+            turns_before += u32::from(committed == 0);
         }
     }
 
@@ -624,5 +743,53 @@ mod tests {
         })
         .await
         .expect("the watchman comes");
+    }
+
+    #[tokio::test]
+    async fn who_is_first_has_the_next_turn_in_the_same_group() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = writer(&directory);
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        let alone_since = writer.alone_since();
+        assert!(alone_since.is_some(), "it has the lock of the file");
+        let waits = |name: &'static str, is_first: bool| {
+            let (writer, told) = (writer.clone(), told.clone());
+            tokio::spawn(async move {
+                let mut turn = match is_first {
+                    true => writer.take_first_turn().await.expect("a turn"),
+                    false => writer.take_turn(false).await.expect("a turn"),
+                };
+                told.send((name, writer.alone_since())).expect("somebody hears");
+                turn.seal().await.expect("sealed");
+                turn.commit().await.expect("committed");
+            })
+        };
+        let waiting = [waits("another", false), waits("first", true)];
+        while writer.waiting.load(Ordering::Acquire) < 2 {
+            tokio::task::yield_now().await;
+        }
+        turn.seal().await.expect("sealed");
+        turn.commit().await.expect("committed");
+        assert_eq!(heard.recv().await, Some(("first", alone_since)));
+        let (name, since) = heard.recv().await.expect("told");
+        assert!(name == "another" && since > alone_since, "the first one ends its group");
+        for waiting in waiting {
+            waiting.await.expect("no panic");
+        }
+        assert_eq!(writer.alone_since(), None);
+    }
+
+    #[tokio::test]
+    async fn who_was_first_and_went_away_leaves_the_turn_to_the_others() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = writer(&directory);
+        let mut turn = writer.take_turn(false).await.expect("a turn");
+        let first = tokio::time::timeout(Duration::from_millis(20), writer.take_first_turn()).await;
+        assert!(first.is_err(), "somebody has the turn");
+        turn.seal().await.expect("sealed");
+        turn.commit().await.expect("committed");
+        let next = tokio::time::timeout(Duration::from_secs(10), writer.take_turn(false)).await;
+        next.expect("in time").expect("a turn").undo().await.expect("undone");
     }
 }

@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use steadfast::testing::TestQueue;
-use steadfast::{Duplicates, Envelope, Event, EventCx, Failure, FailureClass, Incoming, RetryPolicy, Steadfast, Tx};
+use steadfast::{
+    Duplicates, Envelope, Event, EventCx, Failure, FailureClass, Feed, Incoming, RetryPolicy, Source, Steadfast, Tx,
+};
 use tokio::sync::Semaphore;
 
 use super::Db;
@@ -184,6 +187,123 @@ async fn a_message_is_acknowledged_after_its_commit() {
     all_are_acked(&queue, 1).await;
     assert_eq!((harness.effects().await, rows(&harness, "inbox").await), (1, 1));
     stop(&harness.sf, running).await;
+}
+
+#[tokio::test]
+async fn the_next_messages_are_received_while_others_are_handled_and_keep_their_order() {
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    let (begun, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let order: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (tell, wait, note) = (begun.clone(), go_on.clone(), order.clone());
+    harness
+        .sf
+        .reaction::<Tagged>("test.slow")
+        .run_boxed(move |tx: &mut Tx<Db>, event: Tagged| {
+            let (tell, wait) = (tell.clone(), wait.clone());
+            note.lock().unwrap().push(event.tag.clone());
+            Box::pin(async move {
+                keep(tx, event).await?;
+                tell.add_permits(1);
+                wait.acquire().await?.forget();
+                Ok(())
+            })
+        });
+    let source = harness.sf.source("test.queue").events("*").batch(1);
+    source.consume_from(queue.clone());
+    let all = ["a", "b", "c", "d", "e"];
+    for id in all {
+        queue.send(message(id));
+    }
+    let running = run(&harness.sf);
+    for handled in 0..all.len() {
+        begun.acquire().await.unwrap().forget();
+        // One that is handled, and one that is at hand; none is acknowledged that is not committed.
+        let out = 2.min(all.len() - handled);
+        let is_ahead = || async { (queue.acked(), queue.out()) == (handled, out) };
+        eventually("the next one is here, and those before are acknowledged", is_ahead).await;
+        assert_eq!(rows(&harness, "inbox").await, i64::try_from(handled).unwrap());
+        go_on.add_permits(1);
+    }
+    all_are_acked(&queue, all.len()).await;
+    assert_eq!(*order.lock().unwrap(), all);
+    stop(&harness.sf, running).await;
+}
+
+/// A source that hands out whatever it is asked for, and remembers how many were here at the most.
+#[derive(Clone, Default)]
+struct Generous(Arc<Mutex<GenerousState>>);
+
+#[derive(Default)]
+struct GenerousState {
+    left: usize,
+    handed_out: u64,
+    acked: u64,
+    here_at_most: u64,
+}
+
+impl Generous {
+    fn take(&self, max: usize) -> Vec<Incoming> {
+        let mut state = self.0.lock().unwrap();
+        let count = max.min(state.left);
+        state.left -= count;
+        let hand_out = |_| {
+            state.handed_out += 1;
+            message(&state.handed_out.to_string()).with_receipt(state.handed_out)
+        };
+        let messages = (0..count).map(hand_out).collect();
+        state.here_at_most = state.here_at_most.max(state.handed_out - state.acked);
+        messages
+    }
+}
+
+impl Source for Generous {
+    type Feed = Self;
+
+    async fn open(&self, _: usize) -> Result<Self, Failure> {
+        Ok(self.clone())
+    }
+}
+
+impl Feed for Generous {
+    async fn receive(&mut self, max: usize) -> Result<Vec<Incoming>, Failure> {
+        match self.take(max) {
+            messages if messages.is_empty() => std::future::pending().await,
+            messages => Ok(messages),
+        }
+    }
+
+    async fn receive_ahead(&mut self, max: usize) -> Result<Vec<Incoming>, Failure> {
+        Ok(self.take(max))
+    }
+
+    async fn ack(&mut self, receipts: &[u64]) -> Result<(), Failure> {
+        self.0.lock().unwrap().acked += receipts.len() as u64;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn no_more_messages_are_here_than_the_prefetch_allows_however_many_wait() {
+    for (batch, prefetch) in [(4, 6), (100, 3), (2, 100)] {
+        let (harness, source) = (fresh::<Db>().await, Generous::default());
+        source.0.lock().unwrap().left = 100;
+        harness.sf.reaction::<Tagged>("test.keep").run(keep);
+        let intake = harness
+            .sf
+            .source("test.queue")
+            .events("*")
+            .batch(batch)
+            .prefetch(prefetch);
+        intake.consume_from(source.clone());
+        let running = run(&harness.sf);
+        let all_acked = || async { source.0.lock().unwrap().acked == 100 };
+        eventually("everything is acknowledged", all_acked).await;
+        // A batch that is handled, one that is at hand, and no more than was allowed.
+        let expected = prefetch.min(batch * 2) as u64;
+        assert_eq!(source.0.lock().unwrap().here_at_most, expected, "{batch} {prefetch}");
+        assert_eq!(harness.effects().await, 100);
+        stop(&harness.sf, running).await;
+    }
 }
 
 #[tokio::test]
@@ -469,6 +589,34 @@ async fn what_does_not_exist_yet_is_tried_again() {
     eventually("it has failed", failures).await;
     harness.run("INSERT INTO effects (tag) VALUES ('order')").await;
     eventually("it is done", || async { effects_of(&harness, "payment").await == 1 }).await;
+    stop(&harness.sf, running).await;
+}
+
+#[tokio::test]
+async fn what_is_put_off_for_ever_comes_back_within_a_month() {
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    harness
+        .sf
+        .reaction::<Tagged>("test.later")
+        .retry(at_once(2))
+        .run(async |_: &mut Tx<Db>, event: Tagged| match &*event.tag {
+            "snooze" => Err(Failure::snooze(Duration::MAX)),
+            _ => Err(Failure::transient("busy", "not now").with_retry_after(Duration::MAX)),
+        });
+    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
+    for id in ["snooze", "retry"] {
+        queue.send(message(id));
+    }
+    let running = run(&harness.sf);
+    all_are_acked(&queue, 2).await;
+    let pending = harness.sf.deliveries().state(steadfast::DeliveryState::Pending);
+    let deliveries = pending.page().await.unwrap().deliveries;
+    assert_eq!(deliveries.len(), 2);
+    let in_a_month = SystemTime::now() + Duration::from_secs(31 * 24 * 60 * 60);
+    for delivery in deliveries {
+        let due_at = delivery.due_at.unwrap();
+        assert!(due_at > SystemTime::now() && due_at < in_a_month, "{due_at:?}");
+    }
     stop(&harness.sf, running).await;
 }
 
@@ -776,37 +924,6 @@ async fn an_event_in_its_envelope_is_handled_and_kept_with_the_envelope() {
         whole("bad").as_bytes(),
         "byte for byte"
     );
-    stop(&harness.sf, running).await;
-}
-
-#[tokio::test]
-async fn dead_letters_are_at_the_broker_before_it_forgets_the_message() {
-    let (harness, queue) = (fresh::<Db>().await, TestQueue::with_dead_letters());
-    harness.sf.reaction::<Tagged>("test.keep").retry(at_once(1)).run(
-        async |_: &mut Tx<Db>, event: Tagged| match &*event.tag {
-            "never" => Err(Failure::definitive(FailureClass::BusinessRule, "never", "no")),
-            _ => Err(Failure::transient("not_now", "no")),
-        },
-    );
-    harness.sf.source("test.queue").events("*").consume_from(queue.clone());
-    let running = run(&harness.sf);
-    queue.refuse_dead_letters(true);
-    queue.send(Incoming::new("no id"));
-    eventually("it is tried", || async { queue.out() == 1 && queue.opened() == 1 }).await;
-    assert_eq!((queue.acked(), rows(&harness, "queue").await), (0, 0));
-    queue.refuse_dead_letters(false);
-    all_are_acked(&queue, 1).await;
-    queue.send(message("never"));
-    queue.send(message("often"));
-    all_are_acked(&queue, 3).await;
-    let dead = || async { harness.sf.outbox_stats().await.unwrap().dead().number == 3 };
-    eventually("all are dead", dead).await;
-    let ids: Vec<_> = queue
-        .dead_letters()
-        .iter()
-        .map(|letter| letter.message_id().map(str::to_owned))
-        .collect();
-    assert_eq!(ids, [None, Some("never".to_owned()), Some("often".to_owned())]);
     stop(&harness.sf, running).await;
 }
 

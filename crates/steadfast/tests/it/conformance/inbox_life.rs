@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::StatusCode;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 use steadfast::testing::{Observer, TestQueue, WorkId, WorkPoint};
 use steadfast::{
@@ -15,6 +16,7 @@ use steadfast::{
 
 use super::Db;
 use super::inbox::{all_are_acked, consume, message};
+use super::outbox_stats::get;
 use super::queue::{Tagged, at_once, keep, process, rows, run, stop};
 use crate::harness::{PoolSize, TestDatabase, eventually, fresh};
 
@@ -71,6 +73,68 @@ async fn a_database_that_is_away_costs_no_message_and_no_acknowledgement() {
     eventually("all have acted", || async { harness.effects().await == 4 }).await;
     assert_eq!((rows(&harness, "inbox").await, queue.opened()), (4, 1));
     stop(&sf, running).await;
+}
+
+#[tokio::test]
+async fn a_source_that_receives_nothing_is_told_to_people_and_leaves_the_process_ready() {
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    consume(&harness.sf, &queue);
+    queue.set_away(true);
+    let running = run(&harness.sf);
+    let health = async || get(&harness.sf, "/readyz?verbose").await;
+    let is_told = || async {
+        health()
+            .await
+            .1
+            .contains("[!] source test.queue receives nothing: away\n")
+    };
+    eventually("it is told", is_told).await;
+    assert_eq!(health().await.0, StatusCode::OK);
+    queue.set_away(false);
+    eventually("it is over", || async { !is_told().await }).await;
+    stop(&harness.sf, running).await;
+}
+
+#[tokio::test]
+async fn a_process_that_waits_for_its_database_stops_at_once() {
+    let (harness, queue) = (fresh::<Db>().await, TestQueue::default());
+    let size = PoolSize {
+        connections: 3,
+        patience: Duration::from_secs(60),
+    };
+    let sf = Steadfast::new(Db::another_pool(&harness, size)).await.unwrap();
+    let (pool, held) = (sf.pool().clone(), Arc::new(Mutex::new(Vec::new())));
+    let all = held.clone();
+    sf.reaction::<Tagged>("test.keep")
+        .run_boxed(move |_: &mut Tx<Db>, _: Tagged| {
+            let (pool, all) = (pool.clone(), all.clone());
+            Box::pin(async move {
+                // Somebody takes every connection, and on PostgreSQL that of this transaction when it has ended.
+                for number in 0..size.connections {
+                    let (pool, all) = (pool.clone(), all.clone());
+                    let taking = tokio::spawn(async move {
+                        let taken = pool.acquire().await.unwrap();
+                        all.lock().unwrap().push(taken);
+                    });
+                    if Db::IS_SQLITE || number + 1 < size.connections {
+                        taking.await.unwrap();
+                    }
+                }
+                tokio::task::yield_now().await;
+                Err(sqlx::Error::PoolTimedOut.into())
+            })
+        });
+    sf.source("test.queue").events("test.*").consume_from(queue.clone());
+    let running = run(&sf);
+    queue.send(message("a"));
+    let all_held = || async { held.lock().unwrap().len() == size.connections as usize };
+    eventually("nobody else has a connection", all_held).await;
+    // It looks whether the database answers after a tenth of a second.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    sf.stop();
+    let stopping = tokio::time::timeout(Duration::from_secs(10), running).await;
+    stopping.expect("it does not wait for an answer").unwrap().unwrap();
+    assert_eq!((queue.acked(), queue.waiting()), (0, 1));
 }
 
 /// Takes the database away from everybody who works in it: SQLite by its lock, PostgreSQL by refusing connections.
@@ -165,7 +229,14 @@ async fn a_dead_letter_that_the_inbox_may_have_forgotten_is_requeued_by_force_on
     let refused = requeue.await.unwrap_err();
     assert_eq!(refused.code(), Code::InputInvalid);
     assert!(refused.to_string().contains("--force"), "{refused}");
-    let all = sf.deliveries().state(DeliveryState::Dead);
+    let edited = sf
+        .delivery(letters[1], "test.keep")
+        .requeue_edited("ann", "it is mended", "{}");
+    assert!(edited.await.unwrap_err().to_string().contains("--force"));
+    let all = || sf.deliveries().state(DeliveryState::Dead);
+    let counted = all().count_for(BulkVerb::Requeue).await.unwrap();
+    assert_eq!(counted.number, 0, "what is left alone is not counted");
+    let all = all();
     let operation = all.start(BulkVerb::Requeue, "ann", "all of them").await.unwrap();
     let work = sf
         .bulk_operation(operation.id)
@@ -177,6 +248,15 @@ async fn a_dead_letter_that_the_inbox_may_have_forgotten_is_requeued_by_force_on
     forced.requeue("ann", "nobody has handled it").await.unwrap();
     sf.drain().await.unwrap();
     assert_eq!(harness.effects().await, 2);
+    let forced = format!(
+        "SELECT count(*) FROM {} WHERE action = 'delivery.requeue.forced'",
+        Db::table("audit")
+    );
+    assert_eq!(
+        Db::count(&harness.admin, &forced).await,
+        1,
+        "the audit says that it was forced"
+    );
 }
 
 #[tokio::test]

@@ -270,7 +270,7 @@ async fn dead_letters_and_a_paused_target_leave_the_process_ready() {
     assert!(body.contains("[+] dispatcher ok"), "{body}");
 }
 
-async fn get(sf: &Steadfast<Db>, uri: &str) -> (StatusCode, String) {
+pub(super) async fn get(sf: &Steadfast<Db>, uri: &str) -> (StatusCode, String) {
     let app: Router = sf.routes();
     let response = app
         .oneshot(Request::get(uri).body(Body::empty()).unwrap())

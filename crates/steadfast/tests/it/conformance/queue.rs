@@ -429,7 +429,7 @@ async fn a_delayed_event_waits_and_an_expired_one_is_skipped() {
 }
 
 /// A reaction that stands still in its first calls, so that others can overtake it.
-fn held_reaction(sf: &Steadfast<Db>, gate: &Arc<Semaphore>, entered: &mpsc::UnboundedSender<u32>) {
+pub(super) fn held_reaction(sf: &Steadfast<Db>, gate: &Arc<Semaphore>, entered: &mpsc::UnboundedSender<u32>) {
     let (gate, entered) = (gate.clone(), entered.clone());
     let react = move |cx: &EventCx, _: Tagged| {
         let (gate, entered, attempt) = (gate.clone(), entered.clone(), cx.attempt());

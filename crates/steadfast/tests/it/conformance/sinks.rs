@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 
 use super::Db;
 use super::letters::{ordered, say};
-use super::queue::{Tagged, at_once, keep, publish, rows, run, stop, tagged};
-use crate::harness::{Harness, TestDatabase, eventually, fresh};
+use super::queue::{Tagged, at_once, in_state, keep, publish, rows, run, stop, tagged};
+use crate::harness::{Harness, eventually, fresh};
 
 /// What the other side does with a batch.
 #[derive(Clone, Copy)]
@@ -102,14 +102,15 @@ async fn what_comes_while_batches_are_on_their_way_goes_with_the_next() {
     for _ in 0..8 {
         publish(&harness.sf, &tagged("later")).await;
     }
-    let leased = format!("SELECT count(*) FROM {} WHERE state = 'leased'", Db::table("queue"));
-    let claimed = || async { Db::count(&harness.admin, &leased).await == 10 };
-    eventually("all are claimed", claimed).await;
+    assert_eq!(
+        in_state(&harness, "leased").await,
+        2,
+        "others may have a hand for the rest"
+    );
     gate.add_permits(10);
     eventually("all are delivered", || async { rows(&harness, "history").await == 10 }).await;
     let sizes: Vec<_> = side.batches.lock().unwrap().iter().map(Vec::len).collect();
     assert_eq!((&sizes[..2], sizes.iter().sum()), (&[1, 1][..], 10));
-    // Those that were claimed may be handed over a little later, so the rest is more than two batches now and then.
     assert!(sizes.len() < 10 && sizes.iter().all(|size| *size <= 5), "{sizes:?}");
     stop(&harness.sf, dispatching).await;
 }

@@ -189,13 +189,11 @@ async fn an_idle_process_has_one_more_connection_and_sends_a_statement_every_two
     dispatching.await.unwrap().unwrap();
 }
 
-#[tokio::test]
-async fn a_backlog_is_finished_over_a_second_connection_which_is_closed_when_nothing_is_left() {
-    const EVENTS: i64 = 4_000;
-    let process = Process::new().await;
+/// Publishes so many events, and opens all that the pool may have, so that whatever is opened from now on is the engine's.
+async fn prepare_backlog(process: &Process, events: i64) {
     process.react(&["test.a"]);
     process.sf.declare().await.unwrap();
-    for _ in 0..EVENTS / 1_000 {
+    for _ in 0..events / 1_000 {
         let publishing = process.sf.transact(async |tx| {
             for _ in 0..1_000 {
                 tx.publish(&tagged("a"))?;
@@ -204,13 +202,19 @@ async fn a_backlog_is_finished_over_a_second_connection_which_is_closed_when_not
         });
         publishing.await.unwrap();
     }
-    // All that the pool may have, so that whatever is opened from now on is the engine's.
     let both = (
         process.pool.acquire().await.unwrap(),
         process.pool.acquire().await.unwrap(),
     );
     drop(both);
     process.proxy.reset_counts();
+}
+
+#[tokio::test]
+async fn a_backlog_is_finished_over_a_second_connection_which_is_closed_when_nothing_is_left() {
+    const EVENTS: i64 = 4_000;
+    let process = Process::new().await;
+    prepare_backlog(&process, EVENTS).await;
     let dispatching = run(&process.sf);
     eventually("all are finished", async || {
         rows(&process.harness, "history").await == EVENTS
@@ -221,6 +225,27 @@ async fn a_backlog_is_finished_over_a_second_connection_which_is_closed_when_not
         process.connections().await == i64::from(process.pool.size()) + 1
     })
     .await;
+    stop(&process.sf, dispatching).await;
+}
+
+#[tokio::test]
+async fn a_backlog_is_finished_over_one_connection_where_there_is_no_room_for_a_second() {
+    const EVENTS: i64 = 4_000;
+    let process = Process::new().await;
+    prepare_backlog(&process, EVENTS).await;
+    // Room for one more: the one by which the engine claims.
+    let limit = "DO $$ BEGIN
+                     EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT %s', current_database(),
+                                    (SELECT count(*) + 1 FROM pg_stat_activity WHERE datname = current_database()));
+                 END $$";
+    process.harness.run(limit).await;
+    let dispatching = run(&process.sf);
+    eventually("all are finished", async || {
+        rows(&process.harness, "history").await == EVENTS
+    })
+    .await;
+    assert!(process.proxy.counts().connections >= 2, "another one was wanted");
+    assert_eq!(process.connections().await, i64::from(process.pool.size()) + 1);
     stop(&process.sf, dispatching).await;
 }
 
@@ -287,15 +312,21 @@ const SOURCE: &str = include_str!("../../../src/store/postgres/queue.rs");
 fn statement_between(beginning: &str, end: &str) -> String {
     let (_, after) = SOURCE.split_once(beginning).unwrap();
     let (part, _) = after.split_once(end).unwrap();
-    let part = ["show_next", "put_off"].iter().fold(part.to_owned(), expanded);
+    let part = ["put_letters_in_line", "free", "untouched", "show_next", "put_off"]
+        .iter()
+        .fold(part.to_owned(), expanded);
     part.split('"').skip(1).step_by(2).collect()
 }
 
 /// What is written with the parts of statements that this macro of the source stands for.
 fn expanded(mut text: String, name: &&str) -> String {
     let (_, definition) = SOURCE.split_once(&format!("macro_rules! {name} {{")).unwrap();
-    let (parameters, body) = definition.split_once("concat!(").unwrap();
-    let (body, _) = body.split_once("\n        )\n    };").unwrap();
+    // Where there is nothing to put together, it is the text itself.
+    let (definition, _) = definition.split_once("\n    };").unwrap();
+    let (parameters, body) = match definition.split_once("concat!(") {
+        Some((parameters, body)) => (parameters, body.trim_end_matches(['\n', ' ', ')'])),
+        None => definition.split_once("=> {").unwrap(),
+    };
     let parameters: Vec<_> = parameters
         .split('$')
         .skip(1)
@@ -326,21 +357,32 @@ async fn become_engine(conn: &mut PgConnection) {
     }
     let prepare = format!(
         "PREPARE claim (bigint, text[], integer[], integer[], bigint[], text[], bigint, bigint, text, integer, boolean[]) AS {};
-         PREPARE finish (bigint, uuid[], text[], bigint[], bigint[], text[], text[]) AS {}",
+         PREPARE finish (bigint, uuid[], text[], bigint[], bigint[], text[], text[], boolean) AS {};
+         PREPARE renew (bigint, uuid[], text[], bigint[], bigint[], bigint[]) AS {};
+         PREPARE put_back (bigint, uuid[], text[], bigint[], bigint[], bigint[], boolean[], text[], integer[], text[], text[], text[],
+                           text[]) AS {}",
         statement_between("const CLAIM: &str = ", "pub(super) async fn claim("),
-        statement_between("pub(super) async fn finish(", "sqlx::query_as"),
+        statement_between("async fn finish_those(", "sqlx::query_as"),
+        statement_between("pub(super) async fn renew(", "sqlx::query_as"),
+        statement_between("pub(super) async fn put_back(", "let failures"),
     );
     sqlx::raw_sql(AssertSqlSafe(prepare)).execute(conn).await.unwrap();
 }
 
-/// How the server goes about a claim for two kinds with a freed chain, and about finishing a row.
-async fn plans(conn: &mut PgConnection) -> [String; 2] {
+/// How the server goes about a claim for two kinds with a freed chain, and about finishing a row, renewing its lease and putting it
+/// back.
+async fn plans(conn: &mut PgConnection) -> [String; 4] {
     let claim = "EXPLAIN EXECUTE claim(0, '{test.a,test.b}', '{500,500}', '{10,10}', '{30000000,30000000}',
                                        '{test.a k}', 1, 7, 'me', 2, '{f,f}')";
     let finish = "EXPLAIN EXECUTE finish(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}',
-                                         '{delivered}', '{NULL}')";
+                                         '{delivered}', '{NULL}', false)";
+    let renew =
+        "EXPLAIN EXECUTE renew(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}', '{30000000}')";
+    let put_back =
+        "EXPLAIN EXECUTE put_back(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}', '{0}', '{t}',
+                                             '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}')";
     let mut plans = Vec::new();
-    for explain in [claim, finish] {
+    for explain in [claim, finish, renew, put_back] {
         let explaining = sqlx::query_scalar(explain).persistent(false);
         let plan: Vec<String> = explaining.fetch_all(&mut *conn).await.unwrap();
         plans.push(plan.join("\n"));
@@ -357,8 +399,9 @@ fn conditions<'p>(plan: &'p str, index: &str) -> Vec<&'p str> {
     scans.map(|pair| pair[1].trim()).collect()
 }
 
-fn assert_finds_rows_by_index([claim, finish]: &[String; 2]) {
-    for plan in [claim, finish] {
+fn assert_finds_rows_by_index(plans: &[String; 4]) {
+    let [claim, finish, _, put_back] = plans;
+    for plan in plans {
         for table in ["queue", "history", "messages"] {
             for scan in [format!("Seq Scan on {table}"), format!("Bitmap Heap Scan on {table}")] {
                 assert!(!plan.contains(&scan), "{plan}");
@@ -373,16 +416,15 @@ fn assert_finds_rows_by_index([claim, finish]: &[String; 2]) {
         let is_next = range.contains("(kind = ") && range.contains("(visible_at > ");
         assert!(range.starts_with("Index Cond:") && (is_range || is_next), "{claim}");
     }
-    for plan in [claim, finish] {
+    for plan in [claim, finish, put_back] {
         let by_chain = conditions(plan, "queue_order");
         let is_bound = |by_chain: &&str| by_chain.starts_with("Index Cond:") && by_chain.contains("(chain = ");
         assert!(!by_chain.is_empty() && by_chain.iter().all(is_bound), "{plan}");
+    }
+    for plan in plans {
         let by_key = conditions(plan, "queue_one");
         assert!(
-            !by_key.is_empty()
-                && by_key
-                    .iter()
-                    .all(|by_key| by_key.starts_with("Index Cond: (item = ANY (")),
+            !by_key.is_empty() && by_key.iter().all(|by_key| by_key.starts_with("Index Cond: (item = ")),
             "{plan}"
         );
     }

@@ -251,3 +251,19 @@ async fn a_process_that_stops_while_the_file_is_locked_gives_its_rows_back_when_
         (9, 51)
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn those_who_open_a_new_file_at_once_wait_for_each_other() {
+    // SQLite refuses at once, and not each time, whoever switches a new file to WAL beside another: so there are many of them.
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", directory.path().join("new.db").display());
+        let open = |_| {
+            let url = url.clone();
+            tokio::spawn(async move { Steadfast::<Db>::connect(&url).await?.migrate().await })
+        };
+        for opened in futures_util::future::join_all((0..8).map(open)).await {
+            opened.unwrap().unwrap();
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 pub(crate) type Db = sqlx::Sqlite;
 
+#[path = "../conformance/batches.rs"]
+mod batches;
 #[path = "../conformance/breakers.rs"]
 mod breakers;
 #[path = "../conformance/bulk.rs"]
@@ -12,12 +14,16 @@ mod corridor;
 mod doors;
 #[path = "../conformance/encryption.rs"]
 mod encryption;
+#[path = "../conformance/engine.rs"]
+mod engine;
 #[path = "../conformance/failures.rs"]
 mod failures;
 #[path = "../conformance/http.rs"]
 mod http;
 #[path = "../conformance/in_flight.rs"]
 mod in_flight;
+#[path = "../conformance/inbox_letters.rs"]
+mod inbox_letters;
 #[path = "../conformance/inbox_life.rs"]
 mod inbox_life;
 #[path = "../conformance/inbox.rs"]
@@ -46,6 +52,8 @@ mod purge;
 mod push;
 #[path = "../conformance/queue.rs"]
 mod queue;
+#[path = "../conformance/jobs.rs"]
+mod jobs;
 #[path = "../conformance/sinks.rs"]
 mod sinks;
 #[path = "../conformance/trouble.rs"]
@@ -55,3 +63,4 @@ mod breakers_alone;
 mod disk;
 mod file;
 mod group;
+mod leases;

@@ -9,10 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Body;
+use http::Request;
 use steadfast::testing::{Harness, SourceTrial, TestDatabase, eventually};
-use steadfast::{Event, Incoming, Source, Steadfast, Tx};
+use steadfast::{Event, Feed, Incoming, Source, Steadfast, Tx};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tower::ServiceExt;
 
 use super::chaos::Victim;
 use super::line::Line;
@@ -30,6 +33,25 @@ pub(crate) fn placed(order: u32) -> Incoming {
 
 /// A process that handles orders from a source, each when it is let through.
 pub(crate) fn consume<Db: TestDatabase>(sf: &Steadfast<Db>, source: impl Source, gate: &Arc<Semaphore>) -> Handled {
+    let handled = count(sf, gate);
+    sf.source("orders.source").events("order.*").consume_from(source);
+    handled
+}
+
+/// The same, each in a transaction of its own.
+pub(crate) fn consume_one_by_one<Db: TestDatabase>(
+    sf: &Steadfast<Db>,
+    source: impl Source,
+    gate: &Arc<Semaphore>,
+) -> Handled {
+    let handled = count(sf, gate);
+    let intake = sf.source("orders.source").events("order.*").batch(1);
+    intake.prefetch(100).consume_from(source);
+    handled
+}
+
+/// Counts how often each order was handled.
+fn count<Db: TestDatabase>(sf: &Steadfast<Db>, gate: &Arc<Semaphore>) -> Handled {
     let handled = Handled::default();
     let (counts, gate) = (handled.clone(), gate.clone());
     sf.reaction::<Placed>("orders.count")
@@ -44,13 +66,21 @@ pub(crate) fn consume<Db: TestDatabase>(sf: &Steadfast<Db>, source: impl Source,
                 Ok(())
             })
         });
-    sf.source("orders.source").events("order.*").consume_from(source);
     handled
 }
 
 pub(crate) fn run<Db: TestDatabase>(sf: &Steadfast<Db>) -> JoinHandle<steadfast::Result<()>> {
     let sf = sf.clone();
     tokio::spawn(async move { sf.dispatch().await })
+}
+
+/// How a process says that it is doing.
+pub(crate) async fn health<Db: TestDatabase>(sf: &Steadfast<Db>) -> String {
+    let app: axum::Router = sf.routes();
+    let asked = Request::get("/readyz?verbose").body(Body::empty()).unwrap();
+    let response = app.oneshot(asked).await.unwrap();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    String::from_utf8(body.to_vec()).unwrap()
 }
 
 /// How many orders have a record: what they did is durable.
@@ -89,6 +119,15 @@ async fn outlives_a_cut<Db: TestDatabase, T: SourceTrial>(t: &Harness<Db>, trial
     let backlog = t.sf().outbox_stats().await.unwrap();
     assert_eq!((backlog.backlog().number, backlog.dead().number), (0, 0));
     assert_each_once(t, &handled, ORDERS).await;
+}
+
+/// Memory is bounded by the prefetch, whatever a batch would like.
+async fn hands_out_no_more_than_may_be_here<T: SourceTrial>(trial: &T) {
+    for order in 0..5 {
+        trial.send(&placed(order)).await;
+    }
+    let mut feed = Source::open(&trial.source(), 2).await.unwrap();
+    assert_eq!(feed.receive(100).await.unwrap().len(), 2);
 }
 
 /// Waits for a fact that takes its time.

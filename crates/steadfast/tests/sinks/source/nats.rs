@@ -7,11 +7,11 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
 use async_nats::jetstream::{self, Context, stream};
 use steadfast::testing::{Harness, SourceTrial, eventually, try_source};
-use steadfast::{Incoming, Nats};
+use steadfast::{Incoming, Nats, Source, Verdict};
 use tokio::sync::Semaphore;
 
 use super::super::line::Line;
-use super::{consume, outlives_a_cut, placed, run};
+use super::{consume, hands_out_no_more_than_may_be_here, outlives_a_cut, placed, run};
 
 fn server() -> String {
     let url = std::env::var("TEST_NATS_URL");
@@ -127,6 +127,7 @@ async fn a_consumer_is_declared_for_its_subject_and_plain_messages_are_known_by_
     let gate = Arc::new(Semaphore::new(10));
     let nats = Nats::at(&format!("nats://{}", server())).unwrap().stream(&stream.name);
     let source = nats.declare_consumer("other", &format!("{}.order.>", stream.name));
+    let source = source.ack_wait("7s");
     let handled = consume(t.sf(), source, &gate);
     let running = run(t.sf());
     for order in [1, 1, 2] {
@@ -143,6 +144,149 @@ async fn a_consumer_is_declared_for_its_subject_and_plain_messages_are_known_by_
     })
     .await;
     assert!(handled.lock().unwrap().values().all(|times| *times == 1));
+    let declared: Consumer<pull::Config> = stream.stream.get_consumer("other").await.unwrap();
+    assert_eq!(declared.cached_info().config.ack_wait, Duration::from_secs(7));
     t.sf().stop();
     running.await.unwrap().unwrap();
+}
+
+/// Sends a message that no function can read, with these headers.
+async fn send_odd(stream: &Stream, body: &'static str, headers: &[(&str, &str)]) {
+    let mut all = HeaderMap::new();
+    for (name, value) in [("ce-specversion", "1.0"), ("ce-type", "order.placed")]
+        .iter()
+        .chain(headers)
+    {
+        all.append(*name, *value);
+    }
+    let subject = format!("{}.order.placed", stream.name);
+    let sending = stream.context.publish_with_headers(subject, all, body.into());
+    sending.await.unwrap().await.unwrap();
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn dead_letters_keep_their_bytes_and_headers_and_nothing_that_the_server_would_obey(t: Harness<Db>) {
+    let (stream, dead) = (Stream::create().await, Stream::create().await);
+    let source = stream.source().dead_letter_subject(&format!("{}.dead", dead.name));
+    let handled = consume(t.sf(), source, &Arc::new(Semaphore::new(10)));
+    let told = [
+        ("Nats-Expected-Stream", &*stream.name),
+        ("Nats-Expected-Last-Sequence", "0"),
+        ("Nats-Msg-Id", "17"),
+        ("ce-id", "17"),
+        ("x-words", "all of them"),
+    ];
+    send_odd(&stream, "no json", &told).await;
+    // They have no id and the same bytes, and are two messages.
+    send_odd(&stream, "no id", &[]).await;
+    send_odd(&stream, "no id", &[]).await;
+    stream.send(&placed(1)).await;
+    let running = run(t.sf());
+    eventually("the good one is handled", || async {
+        handled.lock().unwrap().len() == 1
+    })
+    .await;
+    eventually("nothing is left", || async { stream.left().await == 0 }).await;
+    eventually("there are three letters", || async { dead.left().await == 3 }).await;
+    let mut letters = Vec::new();
+    for number in 1..=3 {
+        letters.push(dead.stream.get_raw_message(number).await.unwrap());
+    }
+    letters.sort_by_key(|letter| letter.payload.clone());
+    let bodies: Vec<_> = letters.iter().map(|letter| &*letter.payload).collect();
+    assert_eq!(bodies, [&b"no id"[..], b"no id", b"no json"]);
+    let header = |name: &str| letters[2].headers.get(name).map(|value| value.as_str().to_owned());
+    assert_eq!(header("Nats-Msg-Id").as_deref(), Some("17"));
+    assert_eq!(header("x-words").as_deref(), Some("all of them"));
+    assert_eq!(header("Steadfast-Why").as_deref(), Some("undecodable"));
+    assert_eq!(header("Nats-Expected-Stream"), None);
+    assert_eq!(header("Steadfast-Nats-Expected-Stream"), Some(stream.name.clone()));
+    assert_eq!(header("Steadfast-Nats-Expected-Last-Sequence").as_deref(), Some("0"));
+    assert_eq!(t.sf().outbox_stats().await.unwrap().dead().number, 3);
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite)]
+async fn a_letter_that_its_stream_finds_too_large_holds_nobody_up(t: Harness<Db>) {
+    let (stream, dead) = (Stream::create().await, Stream::create().await);
+    let narrow = stream::Config {
+        max_message_size: 200,
+        ..dead.stream.cached_info().config.clone()
+    };
+    dead.context.update_stream(narrow).await.unwrap();
+    let source = stream.source().dead_letter_subject(&format!("{}.dead", dead.name));
+    let handled = consume(t.sf(), source, &Arc::new(Semaphore::new(10)));
+    let running = run(t.sf());
+    send_odd(&stream, "no id", &[("x-long", &"x".repeat(300))]).await;
+    stream.send(&placed(1)).await;
+    eventually("the good one is handled", || async {
+        handled.lock().unwrap().len() == 1
+    })
+    .await;
+    eventually("the copy is dead", || async {
+        t.sf()
+            .dead_letters()
+            .code("too_large")
+            .page()
+            .await
+            .unwrap()
+            .deliveries
+            .len()
+            == 1
+    })
+    .await;
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_consumer_that_loses_messages_is_refused_by_name() {
+    let stream = Stream::create().await;
+    let lossy = [
+        ("silent", AckPolicy::None, -1, "ack none"),
+        ("hasty", AckPolicy::All, -1, "ack all"),
+        ("impatient", AckPolicy::Explicit, 5, "5 times"),
+    ];
+    for (name, ack_policy, max_deliver, says) in lossy {
+        let config = pull::Config {
+            durable_name: Some(name.to_owned()),
+            ack_policy,
+            max_deliver,
+            ..pull::Config::default()
+        };
+        stream.stream.create_consumer(config).await.unwrap();
+        let nats = || Nats::at(&format!("nats://{}", server())).unwrap().stream(&stream.name);
+        // Whether it has to be there, or is there instead of the one that would be created.
+        for source in [nats().consumer(name), nats().declare_consumer(name, ">")] {
+            let refused = Source::open(&source, 10).await.expect_err("it is refused");
+            assert_eq!(refused.code(), "lossy_consumer");
+            let said = refused.message();
+            assert!(
+                said.contains(name) && said.contains(says) && said.contains("--max-deliver -1"),
+                "{said}"
+            );
+        }
+        let checks = nats().examine().await;
+        let check = checks.iter().find(|check| check.name == "consumers").unwrap();
+        assert!(
+            check.verdict == Verdict::Warn && check.found.contains(name),
+            "{}",
+            check.found
+        );
+    }
+    Source::open(&stream.source(), 10).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_cannot_have_the_dead_letters_of_its_own_messages() {
+    let stream = Stream::create().await;
+    let source = stream.source().dead_letter_subject(&format!("{}.dead", stream.name));
+    let refused = Source::open(&source, 10).await.expect_err("they would come back");
+    assert_eq!(refused.code(), "own_dead_letters");
+}
+
+#[tokio::test]
+async fn no_more_is_handed_out_than_may_be_here() {
+    hands_out_no_more_than_may_be_here(&Stream::create().await).await;
 }

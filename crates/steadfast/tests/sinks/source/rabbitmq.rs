@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicGetOptions, BasicNackOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use steadfast::testing::{Harness, SourceTrial, eventually, try_source};
@@ -77,6 +81,33 @@ impl Queue {
         match self.is_classic {
             true => rabbitmq.declare_classic_queue(&self.name, &[]),
             false => rabbitmq.declare_queue(&self.name, &[]),
+        }
+    }
+
+    async fn is_there(&self) -> bool {
+        let connecting = Connection::connect(&self.broker, ConnectionProperties::default());
+        let channel = connecting.await.unwrap().create_channel().await.unwrap();
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let looked = channel.queue_declare((&*self.name).into(), options, FieldTable::default());
+        looked.await.is_ok()
+    }
+
+    /// The next dead letter that it has, or gets.
+    pub(crate) async fn letter(&self) -> Delivery {
+        let start = Instant::now();
+        loop {
+            // It may not be there yet, which closes the channel.
+            let connecting = Connection::connect(&self.broker, ConnectionProperties::default());
+            let channel = connecting.await.unwrap().create_channel().await.unwrap();
+            let options = BasicGetOptions { no_ack: true };
+            if let Ok(Some(got)) = channel.basic_get((&*self.name).into(), options).await {
+                return got.delivery;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "no letter comes");
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -194,15 +225,7 @@ async fn dead_letters_keep_their_bytes_their_headers_and_their_ids(t: Harness<Db
         records(t.sf()).await == 2 && queue.left().await == 0
     })
     .await;
-    let mut letters = Vec::new();
-    for _ in 0..2 {
-        let got = dead
-            .channel
-            .basic_get((&*dead.name).into(), BasicGetOptions::default())
-            .await
-            .unwrap();
-        letters.push(got.expect("a dead letter").delivery);
-    }
+    let mut letters = [dead.letter().await, dead.letter().await];
     letters.sort_by_key(|letter| letter.data.clone());
     let (no_id, odd_one) = (&letters[0], &letters[1]);
     assert_eq!((&*no_id.data, no_id.properties.message_id()), (&b"no id"[..], &None));
@@ -228,4 +251,288 @@ async fn dead_letters_keep_their_bytes_their_headers_and_their_ids(t: Harness<Db
     assert_eq!(t.sf().outbox_stats().await.unwrap().dead().number, 2);
     t.sf().stop();
     running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite)]
+async fn a_letter_keeps_the_properties_of_its_message_and_says_what_it_cannot_keep(t: Harness<Db>) {
+    let (queue, dead) = (Queue::create(false).await, Queue::unmade_at(broker(), false).await);
+    let source = queue.source().dead_letter_queue(&dead.name);
+    consume(t.sf(), source, &Arc::new(Semaphore::new(10)));
+    let running = run(t.sf());
+    let mut headers = FieldTable::default();
+    headers.insert("x-retries".into(), AMQPValue::LongInt(3));
+    headers.insert("x-words".into(), AMQPValue::LongString("all of them".into()));
+    let bytes = AMQPValue::LongString(LongString::from(&b"\xff\x00 no text"[..]));
+    headers.insert("x-bytes".into(), bytes.clone());
+    headers.insert("x-void".into(), AMQPValue::Void);
+    let properties = BasicProperties::default()
+        .with_message_id("17".into())
+        .with_correlation_id("c".into())
+        .with_type("order.placed".into())
+        .with_content_type("text/plain".into())
+        .with_content_encoding("identity".into())
+        .with_reply_to("answers".into())
+        .with_app_id("old-shop".into())
+        .with_user_id("guest".into())
+        .with_priority(7)
+        .with_timestamp(1_700_000_000)
+        .with_expiration("600000".into())
+        .with_headers(headers);
+    let options = BasicPublishOptions::default();
+    let key = (&*queue.name).into();
+    let sending = queue
+        .channel
+        .basic_publish("".into(), key, options, b"no json", properties.clone());
+    sending.await.unwrap().await.unwrap();
+    let letter = dead.letter().await;
+    let kept = &letter.properties;
+    assert_eq!(letter.data, b"no json");
+    assert_eq!(
+        (
+            kept.message_id(),
+            kept.correlation_id(),
+            kept.kind(),
+            kept.content_type()
+        ),
+        (
+            properties.message_id(),
+            properties.correlation_id(),
+            properties.kind(),
+            properties.content_type()
+        )
+    );
+    assert_eq!(
+        (
+            kept.content_encoding(),
+            kept.reply_to(),
+            kept.app_id(),
+            kept.priority(),
+            kept.timestamp()
+        ),
+        (
+            properties.content_encoding(),
+            properties.reply_to(),
+            properties.app_id(),
+            properties.priority(),
+            properties.timestamp()
+        )
+    );
+    assert_eq!(
+        (kept.expiration(), kept.user_id()),
+        (&None, &None),
+        "they would be obeyed"
+    );
+    let headers = kept.headers().as_ref().unwrap().inner();
+    let text = |text: &str| Some(AMQPValue::LongString(text.into()));
+    assert_eq!(headers.get("x-retries"), Some(&AMQPValue::LongInt(3)), "with its type");
+    assert_eq!(headers.get("x-words").cloned(), text("all of them"));
+    assert_eq!(headers.get("x-bytes"), Some(&bytes), "byte for byte");
+    assert_eq!(headers.get("x-void"), Some(&AMQPValue::Void));
+    assert_eq!(headers.get("amqp-expiration").cloned(), text("600000"));
+    assert_eq!(headers.get("amqp-user-id").cloned(), text("guest"));
+    assert_eq!(headers.get("amqp-routing-key").cloned(), text(&queue.name));
+    assert!(!headers.contains_key("amqp-priority"), "{headers:?}");
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite)]
+async fn a_queue_of_dead_letters_that_is_deleted_is_made_again(t: Harness<Db>) {
+    let (queue, dead) = (Queue::create(false).await, Queue::unmade_at(broker(), false).await);
+    let source = queue.source().dead_letter_queue(&dead.name);
+    consume(t.sf(), source, &Arc::new(Semaphore::new(10)));
+    let running = run(t.sf());
+    for body in ["first", "second"] {
+        queue.send(&Incoming::new(body).with_event_type("order.placed")).await;
+        assert_eq!(dead.letter().await.data, body.as_bytes());
+        let delete = dead
+            .channel
+            .queue_delete((&*dead.name).into(), QueueDeleteOptions::default());
+        delete.await.unwrap();
+    }
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite)]
+async fn a_version_that_is_a_number_is_that_version(t: Harness<Db>) {
+    let queue = Queue::create(false).await;
+    consume(t.sf(), queue.source(), &Arc::new(Semaphore::new(10)));
+    let mut headers = FieldTable::default();
+    for (name, text) in [
+        ("specversion", "1.0"),
+        ("id", "17"),
+        ("source", "/s"),
+        ("type", "order.placed"),
+    ] {
+        headers.insert(format!("cloudEvents_{name}").into(), AMQPValue::LongString(text.into()));
+    }
+    headers.insert("cloudEvents_dataversion".into(), AMQPValue::LongInt(2));
+    let sending = queue.channel.basic_publish(
+        "".into(),
+        (&*queue.name).into(),
+        BasicPublishOptions::default(),
+        b"{}",
+        BasicProperties::default().with_headers(headers),
+    );
+    sending.await.unwrap().await.unwrap();
+    let running = run(t.sf());
+    eventually("it is there", || async { records(t.sf()).await == 1 }).await;
+    let kept = t.sf().deliveries().page().await.unwrap().deliveries;
+    assert_eq!(
+        (kept.len(), &*kept[0].kind),
+        (1, "orders.count@2"),
+        "nobody here knows it"
+    );
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite)]
+async fn a_letter_goes_nowhere_else_although_its_message_did(t: Harness<Db>) {
+    let (queue, dead) = (Queue::create(false).await, Queue::unmade_at(broker(), false).await);
+    let others = Queue::create(true).await;
+    let source = queue.source().dead_letter_queue(&dead.name);
+    consume(t.sf(), source, &Arc::new(Semaphore::new(10)));
+    let to_others = AMQPValue::FieldArray(vec![AMQPValue::LongString((&*others.name).into())].into());
+    let mut headers = FieldTable::default();
+    headers.insert("CC".into(), to_others.clone());
+    let properties = BasicProperties::default()
+        .with_type("order.placed".into())
+        .with_headers(headers);
+    let sending = queue.channel.basic_publish(
+        "".into(),
+        (&*queue.name).into(),
+        BasicPublishOptions::default(),
+        b"no id",
+        properties,
+    );
+    sending.await.unwrap().await.unwrap();
+    let running = run(t.sf());
+    let letter = dead.letter().await;
+    let headers = letter.properties.headers().as_ref().unwrap().inner();
+    assert_eq!(headers.get("amqp-cc"), Some(&to_others));
+    assert!(!headers.contains_key("CC"), "{headers:?}");
+    assert_eq!(others.left().await, 1, "the message, and no copy of its letter");
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn what_a_quorum_queue_hands_out_again_is_the_same_letter(t: Harness<Db>) {
+    let queue = Queue::create(false).await;
+    let odd = Incoming::new("no id").with_event_type("order.placed");
+    queue.send(&odd).await;
+    // Somebody has had it, and gave it back: the broker counts that in a header.
+    let start = Instant::now();
+    let mut given_back = 0;
+    while given_back < 2 {
+        let getting = queue
+            .channel
+            .basic_get((&*queue.name).into(), BasicGetOptions::default());
+        if let Some(got) = getting.await.unwrap() {
+            let again = BasicNackOptions {
+                requeue: true,
+                ..BasicNackOptions::default()
+            };
+            got.delivery.acker.nack(again).await.unwrap();
+            given_back += 1;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "it does not come back");
+    }
+    queue.send(&odd).await;
+    consume(t.sf(), queue.source(), &Arc::new(Semaphore::new(10)));
+    let running = run(t.sf());
+    eventually("it is one letter that came twice", || async {
+        let letters = t.sf().dead_letters().page().await.unwrap().deliveries;
+        assert!(letters.len() <= 1, "{letters:?}");
+        letters.first().is_some_and(|letter| letter.attempts == 2)
+    })
+    .await;
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn a_letter_that_is_too_large_for_the_broker_holds_nobody_up(t: Harness<Db>) {
+    let (queue, dead) = (Queue::create(false).await, Queue::unmade_at(broker(), false).await);
+    let source = queue.source().dead_letter_queue(&dead.name);
+    let handled = consume(t.sf(), source, &Arc::new(Semaphore::new(10)));
+    let running = run(t.sf());
+    // It just fits into a frame, and with why it is dead it does not.
+    let long = Incoming::new("no id")
+        .with_event_type("order.placed")
+        .with_header("x", "x".repeat(130_000));
+    queue.send(&long).await;
+    queue
+        .send(&Incoming::new("no id either").with_event_type("order.placed"))
+        .await;
+    queue.send(&placed(1)).await;
+    eventually("the good one is handled", || async {
+        handled.lock().unwrap().len() == 1
+    })
+    .await;
+    assert_eq!(dead.letter().await.data, b"no id either");
+    eventually("its copy is dead, and says why", || async {
+        let letters = t.sf().dead_letters().code("too_large").page().await.unwrap().deliveries;
+        letters.len() == 1 && letters[0].target == "orders.source:dead_letters"
+    })
+    .await;
+    eventually("nothing is left", || async { queue.left().await == 0 }).await;
+    assert_eq!(t.sf().outbox_stats().await.unwrap().dead().number, 3);
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[steadfast::test(sqlite)]
+async fn a_queue_that_a_source_makes_hands_out_for_as_long_as_it_takes(t: Harness<Db>) {
+    let queue = Queue::unmade_at(broker(), false).await;
+    consume(t.sf(), queue.source(), &Arc::new(Semaphore::new(10)));
+    let running = run(t.sf());
+    // What it is declared as is said to whoever declares it otherwise.
+    let mut said = String::new();
+    eventually("it is made", || async { queue.is_there().await }).await;
+    let connecting = Connection::connect(&queue.broker, ConnectionProperties::default());
+    let channel = connecting.await.unwrap().create_channel().await.unwrap();
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let mut kind = FieldTable::default();
+    kind.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    if let Err(error) = channel.queue_declare((&*queue.name).into(), options, kind).await {
+        said = error.to_string();
+    }
+    assert!(
+        said.contains("x-delivery-limit") && said.contains("2147483647"),
+        "{said:?}"
+    );
+    t.sf().stop();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_that_drops_what_was_handed_out_often_is_found_by_the_doctor() {
+    let queue = Queue::unmade_at(broker(), false).await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(20));
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(100_000));
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let made = queue.channel.queue_declare((&*queue.name).into(), options, arguments);
+    made.await.unwrap();
+    let checks = RabbitMq::at(&broker()).unwrap().examine(&[&queue.name]).await;
+    let check = checks.iter().find(|check| check.name == "queue").unwrap();
+    assert_eq!(check.verdict, steadfast::Verdict::Warn);
+    assert!(check.found.contains("handed out 20 times"), "{}", check.found);
+
+    let plain = Queue::create(false).await;
+    let checks = RabbitMq::at(&broker()).unwrap().examine(&[&plain.name]).await;
+    assert!(
+        checks.iter().all(|check| check.verdict == steadfast::Verdict::Ok),
+        "{checks:?}"
+    );
 }

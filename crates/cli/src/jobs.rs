@@ -1,0 +1,299 @@
+//! `steadfast jobs list | show | run-now | cancel`: what is to be done later, where it stands, and what is to become of it.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+use steadfast::{Database, JobId, JobState, ListedJob, LookedJob, Steadfast};
+
+use crate::Context;
+use crate::change::check_reason;
+use crate::confirm::confirm;
+use crate::database::{Access, on_database};
+use crate::deliveries::{ambiguous, shorten};
+use crate::error::{CliError, Exit, Result};
+use crate::job_options::{DecideOptions, JobsVerb, ListOptions, ShowOptions};
+use crate::output::{escape, relative};
+
+/// How many messages may begin alike, so that all of them are seen.
+const CANDIDATES_MAX: usize = 10;
+
+pub(crate) async fn run(context: &Context, verb: &JobsVerb) -> Result<Exit> {
+    match verb {
+        JobsVerb::List(options) => list(context, options).await,
+        JobsVerb::Show(options) => show(context, options).await,
+        JobsVerb::RunNow(options) => decide(context, options, Decision::RunNow).await,
+        JobsVerb::Cancel(options) => decide(context, options, Decision::Cancel).await,
+    }
+}
+
+/// A job as it is shown to programs.
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    name: String,
+    state: &'static str,
+    attempts: u32,
+    enqueued_at: Option<String>,
+    due_at: Option<String>,
+    holder: Option<String>,
+    leased_until: Option<String>,
+    finished_at: Option<String>,
+    detail: Option<String>,
+    failed_at: Option<String>,
+    code: Option<String>,
+    error: Option<String>,
+    #[serde(skip)]
+    when: String,
+}
+
+impl Shown {
+    fn new(job: &ListedJob, now: SystemTime) -> Self {
+        let moment = |at: Option<SystemTime>| at.map(steadfast::rfc3339);
+        let failure = job.last_failure.as_ref();
+        let died_at = failure
+            .filter(|_| job.state == JobState::Dead)
+            .map(|failure| failure.at);
+        let at = job.finished_at.or(died_at).or(job.leased_until).or(job.due_at);
+        Self {
+            id: job.id.to_string(),
+            name: job.name.clone(),
+            state: job.state.as_str(),
+            attempts: job.attempts,
+            enqueued_at: moment(job.enqueued_at),
+            due_at: moment(job.due_at),
+            holder: job.holder.clone(),
+            leased_until: moment(job.leased_until),
+            finished_at: moment(job.finished_at),
+            detail: job.detail.clone(),
+            failed_at: moment(failure.map(|failure| failure.at)),
+            code: failure.map(|failure| failure.code.clone()),
+            error: failure.map(|failure| failure.message.clone()),
+            when: at.map(|at| relative(at, now)).unwrap_or_default(),
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let what = match (&self.detail, &self.code, &self.error) {
+            (Some(detail), ..) => escape(detail),
+            (None, Some(code), Some(error)) => shorten(&format!("{}: {}", escape(code), escape(error))),
+            _ => String::new(),
+        };
+        vec![
+            self.id.clone(),
+            escape(&self.name),
+            self.state.to_owned(),
+            self.attempts.to_string(),
+            self.when.clone(),
+            what,
+        ]
+    }
+}
+
+async fn list(context: &Context, options: &ListOptions) -> Result<Exit> {
+    on_database!(context, Access::Read, builder => {
+        let sf = builder?.build().await?;
+        let mut list = sf.jobs().limit(options.limit);
+        if let Some(state) = options.state {
+            list = list.state(state);
+        }
+        if let Some(name) = &options.name {
+            list = list.name(name);
+        }
+        if let Some(code) = &options.code {
+            list = list.code(code);
+        }
+        if let Some(age) = options.since {
+            list = list.enqueued_within(age);
+        }
+        if let Some(last) = options.after {
+            list = list.after(last);
+        }
+        let page = list.page().await?;
+        let shown: Vec<_> = page.jobs.iter().map(|job| Shown::new(job, page.now)).collect();
+        let header = ["job", "name", "state", "attempts", "when", "what"];
+        context.output.records(&shown, &header, Shown::row)?;
+        if let Some(last) = page.next {
+            context.output.remark(&format!("there are more: add --after {last}"));
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+/// A job with everything that is known of it, as it is shown to programs.
+#[derive(Serialize)]
+struct Looked {
+    #[serde(flatten)]
+    job: Shown,
+    version: u32,
+    correlation_id: Option<String>,
+    causation_id: Option<String>,
+    traceparent: Option<String>,
+    redacted: Vec<String>,
+    payload: serde_json::Value,
+    failures: Vec<Failed>,
+}
+
+/// An attempt that failed.
+#[derive(Serialize)]
+struct Failed {
+    attempt: u32,
+    at: String,
+    failure: String,
+    code: String,
+    error: String,
+}
+
+impl Looked {
+    fn new(looked: LookedJob, now: SystemTime) -> Self {
+        let payload = serde_json::from_str(&looked.payload).unwrap_or_else(|_| looked.payload.clone().into());
+        let failures = looked.failures.into_iter().map(|failed| Failed {
+            attempt: failed.attempt,
+            at: steadfast::rfc3339(failed.at),
+            failure: failed.failure,
+            code: failed.code,
+            error: failed.message,
+        });
+        Self {
+            job: Shown::new(&looked.job, now),
+            version: looked.version,
+            correlation_id: looked.correlation_id,
+            causation_id: looked.causation_id,
+            traceparent: looked.traceparent,
+            redacted: looked.redacted,
+            payload,
+            failures: failures.collect(),
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let job = &self.job;
+        let attempts = match job.attempts {
+            1 => "1 attempt".to_owned(),
+            count => format!("{count} attempts"),
+        };
+        let mut lines = vec![
+            ("job", job.id.clone()),
+            ("name", format!("{}, version {}", escape(&job.name), self.version)),
+            ("state", format!("{}, {attempts}", job.state)),
+        ];
+        let known = [
+            ("enqueued", &job.enqueued_at),
+            ("due", &job.due_at),
+            ("run by", &job.holder),
+            ("lease ends", &job.leased_until),
+            ("ended", &job.finished_at),
+            ("because", &job.detail),
+            ("correlation", &self.correlation_id),
+            ("causation", &self.causation_id),
+            ("trace", &self.traceparent),
+        ];
+        let known = known.into_iter();
+        lines.extend(known.filter_map(|(name, value)| Some((name, escape(value.as_deref()?)))));
+        lines.push(("payload", escape(&self.payload.to_string())));
+        if !self.redacted.is_empty() {
+            lines.push(("redacted", escape(&self.redacted.join(", "))));
+        }
+        let failures = self.failures.iter();
+        lines.extend(failures.map(|failed| {
+            let Failed {
+                attempt, at, failure, ..
+            } = failed;
+            let (code, error) = (escape(&failed.code), escape(&failed.error));
+            (
+                "failed",
+                format!("attempt {attempt} at {at}: {failure} {code}: {error}"),
+            )
+        }));
+        lines
+    }
+}
+
+async fn show(context: &Context, options: &ShowOptions) -> Result<Exit> {
+    on_database!(context, Access::Read, builder => {
+        let sf = builder?.build().await?;
+        let id = find(&sf, &options.id).await?;
+        let mut look_up = sf.job(id);
+        if options.reveal {
+            look_up = look_up.revealed();
+        }
+        let looked = look_up.look().await?.ok_or_else(|| not_found(&options.id))?;
+        let shown = Looked::new(looked, SystemTime::now());
+        context.output.record(&shown, &shown.lines())?;
+        Ok(Exit::Ok)
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Decision {
+    RunNow,
+    Cancel,
+}
+
+/// What was decided, as it is shown to programs.
+#[derive(Serialize)]
+struct Decided<'d> {
+    id: String,
+    verb: &'static str,
+    operator: &'d str,
+    reason: &'d str,
+}
+
+async fn decide(context: &Context, options: &DecideOptions, decision: Decision) -> Result<Exit> {
+    let (operator, reason) = (context.config.operator()?, &*options.because.reason);
+    check_reason(reason)?;
+    on_database!(context, Access::Write, builder => {
+        let sf = builder?.build().await?;
+        let id = find(&sf, &options.id).await?;
+        let (verb, done, meaning) = match decision {
+            Decision::RunNow => {
+                sf.job(id).run_now(operator, reason).await?;
+                ("run_now", "due now", "it is the same job, with all its attempts")
+            }
+            Decision::Cancel => {
+                if !confirm(context, &format!("Cancel the job {id}? It is never run."))? {
+                    context.output.remark("nothing was changed");
+                    return Ok(Exit::Failed);
+                }
+                sf.job(id).cancel(operator, reason).await?;
+                ("cancel", "cancelled", "it is never run")
+            }
+        };
+        let decided = Decided { id: id.to_string(), verb, operator, reason };
+        let lines = [
+            (done, id.to_string()),
+            ("meaning", meaning.to_owned()),
+            ("audit", format!("by {}: {}", escape(operator), escape(reason))),
+        ];
+        context.output.record(&decided, &lines)?;
+        Ok(Exit::Ok)
+    })
+}
+
+/// The one job whose id begins so.
+async fn find<Db: Database>(sf: &Steadfast<Db>, prefix: &str) -> Result<JobId> {
+    let mut jobs = Vec::new();
+    let messages = sf.messages_beginning(prefix).await?;
+    if messages.len() > CANDIDATES_MAX {
+        // There may be more, and jobs among them.
+        return Err(ambiguous(prefix, &messages));
+    }
+    for id in messages {
+        let id: JobId = id.to_string().parse()?;
+        if sf.job(id).look().await?.is_some() {
+            jobs.push(id);
+        }
+    }
+    match &jobs[..] {
+        [] => Err(not_found(prefix)),
+        [id] => Ok(*id),
+        several => Err(ambiguous(prefix, several)),
+    }
+}
+
+fn not_found(prefix: &str) -> CliError {
+    CliError::new(
+        Exit::NotFound,
+        format!("there is no job whose id begins with {}", escape(prefix)),
+        "`steadfast jobs list` shows those that are still to do; what has ended is kept for a while only",
+    )
+}

@@ -1,0 +1,164 @@
+//! Jobs: listing them, looking at one, and deciding about it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use steadfast::{Failure, FailureClass, Job, JobCx, JobId, Steadfast};
+
+use super::{Database, Db};
+use crate::process::Call;
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+#[derive(Serialize, Deserialize)]
+struct SendReceipt {
+    order: u32,
+    email: String,
+}
+
+impl Job for SendReceipt {
+    const NAME: &'static str = "receipt.send";
+    const REDACTED: &'static [&'static str] = &["email"];
+}
+
+/// An office that sends receipts, but for odd orders.
+struct Office {
+    database: Database,
+    sf: Steadfast<Db>,
+}
+
+impl Office {
+    async fn open() -> Self {
+        let database = Database::fresh().await;
+        let sf = Steadfast::open(&database.url()).await.unwrap();
+        let send = |_: &JobCx<Db>, job: SendReceipt| async move {
+            match job.order % 2 {
+                0 => Ok(()),
+                _ => Err(Failure::definitive(
+                    FailureClass::BusinessRule,
+                    "no_address",
+                    format!("order {} has none", job.order),
+                )),
+            }
+        };
+        sf.handler::<SendReceipt>().run_outside(send);
+        Self { database, sf }
+    }
+
+    async fn enqueue(&self, order: u32) -> JobId {
+        self.schedule(order, Duration::ZERO).await
+    }
+
+    async fn schedule(&self, order: u32, delay: Duration) -> JobId {
+        let email = "ann@example.org".to_owned();
+        let job = SendReceipt { order, email };
+        let enqueued = self.sf.transact(async |tx| Ok(tx.enqueue(&job).delay(delay).await?));
+        enqueued.await.unwrap()
+    }
+
+    fn call(&self, line: &str) -> Call {
+        Call::new(line).env("DATABASE_URL", &self.database.url())
+    }
+
+    async fn count(&self, line: &str) -> usize {
+        self.call(line).run().await.ok().lines().count()
+    }
+}
+
+#[tokio::test]
+async fn jobs_are_listed_and_one_is_shown_whole_but_masked() {
+    let office = Office::open().await;
+    let dead = office.enqueue(1).await;
+    office.enqueue(2).await;
+    office.sf.drain().await.unwrap();
+    let later = office.schedule(3, HOUR).await;
+    let told = office.call("jobs list").run().await.ok();
+    assert!(
+        told.starts_with("job                                   name          state      attempts  when"),
+        "{told}"
+    );
+    assert!(told.contains(&format!("{dead}  receipt.send  dead       1 ")), "{told}");
+    assert!(told.contains("no_address: order 1 has none"), "{told}");
+    assert!(
+        told.contains(&format!("{later}  receipt.send  scheduled  0 ")),
+        "{told}"
+    );
+    for (filter, count) in [
+        ("", 2),
+        ("--state completed", 1),
+        ("--state dead --code no_address", 1),
+        ("--name receipt.send --since 1h", 2),
+        ("--name receipt.print", 0),
+        ("--state running", 0),
+    ] {
+        assert_eq!(
+            office.count(&format!("jobs list --json {filter}")).await,
+            count,
+            "{filter}"
+        );
+    }
+    assert_eq!(office.count("outbox list --json").await, 0, "a job is no delivery");
+    assert_eq!(
+        office.count("dead list --json").await,
+        1,
+        "but a dead one is a dead letter"
+    );
+    let first = office.call("jobs list --limit 1").run().await;
+    let after = first.err.trim().strip_prefix("there are more: add --after ").unwrap();
+    let rest = office
+        .call(&format!("jobs list --json --after {after}"))
+        .run()
+        .await
+        .ok();
+    assert!(rest.contains(&later.to_string()) && rest.lines().count() == 1, "{rest}");
+
+    let shown = office.call(&format!("jobs show {dead}")).run().await.ok();
+    assert!(shown.contains(r#"{"email":"[redacted]","order":1}"#), "{shown}");
+    assert!(shown.contains("state        dead, 1 attempt\n"), "{shown}");
+    assert!(
+        shown.contains(": definitive (business rule) no_address: order 1 has none"),
+        "{shown}"
+    );
+    let object = office
+        .call(&format!("jobs show {dead} --reveal --json"))
+        .run()
+        .await
+        .ok();
+    let object: Value = serde_json::from_str(&object).unwrap();
+    assert_eq!(object["payload"]["email"], "ann@example.org");
+    assert_eq!(
+        (&object["failures"][0]["attempt"], &object["state"]),
+        (&1.into(), &"dead".into())
+    );
+}
+
+#[tokio::test]
+async fn a_job_is_run_now_or_cancelled_with_a_reason() {
+    let office = Office::open().await;
+    let [now, never] = [office.schedule(2, HOUR).await, office.schedule(4, HOUR).await];
+    let said = office
+        .call(&format!("jobs run-now {now} --operator ann --reason urgent --json"))
+        .run()
+        .await
+        .ok();
+    assert!(
+        said.contains(r#""verb":"run_now","operator":"ann","reason":"urgent""#),
+        "{said}"
+    );
+    assert_eq!(office.sf.drain().await.unwrap(), 1);
+    assert_eq!(office.count("jobs list --json --state completed").await, 1);
+
+    let cancel = |flags: &str| office.call(&format!("jobs cancel {never} --reason withdrawn {flags}"));
+    cancel("").run().await.refused(2, "nobody can be asked", "add --yes");
+    let said = cancel("--yes").run().await.ok();
+    assert!(said.contains("it is never run"), "{said}");
+    let listed = office.call("jobs list --state cancelled --json").run().await.ok();
+    assert!(listed.contains(r#""detail":"withdrawn""#), "{listed}");
+    let late = office.call(&format!("jobs run-now {never} --reason x")).run().await;
+    late.refused(2, "is cancelled", "enqueue another one");
+    let unknown = office.call("jobs show ffff").run().await;
+    unknown.refused(3, "there is no job whose id begins with ffff", "jobs list");
+    let odd = office.call("jobs list --state done").run().await;
+    assert!(odd.exit == 2 && odd.err.contains("waiting_retry"), "{}", odd.err);
+}

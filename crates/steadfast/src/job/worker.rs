@@ -1,0 +1,260 @@
+//! The handlers of jobs that this process has, and the work that they are to the engine.
+
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Job;
+use super::cx::JobCx;
+use crate::clock::ReadDuration;
+use crate::command::AsyncReact;
+use crate::command::attempt::{self, AttemptOptions, HandlerFuture, InTransaction, attempt_options};
+use crate::error::{Code, Error};
+use crate::failure::{Failure, FailureClass};
+use crate::outbox::name;
+use crate::queue::{Ended, JOBS, Row, Work, WorkId, WorkOptions};
+use crate::registry::{Declared, Registry};
+use crate::retry::RetryPolicy;
+use crate::steadfast::Steadfast;
+use crate::store::Database;
+use crate::tx::Tx;
+
+/// What a node must know to run a job of this version.
+pub(crate) fn kind(name: &str, version: u32) -> Arc<str> {
+    match version {
+        1 => format!("{JOBS}{name}").into(),
+        version => format!("{JOBS}{name}@{version}").into(),
+    }
+}
+
+/// The handler of a job that is being declared: [`Steadfast::handler`].
+#[must_use = "a job has a handler when it is given one"]
+pub struct JobHandler<'r, Db: Database, J: Job> {
+    sf: &'r Steadfast<Db>,
+    options: AttemptOptions,
+    location: &'static Location<'static>,
+    job: PhantomData<fn(J)>,
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// The handler of jobs of type `J` in this process. Processes without one leave them to others.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use steadfast::sqlx::{self, Sqlite};
+    /// # use steadfast::{Failure, Job, Steadfast, Tx};
+    /// # #[derive(Serialize, Deserialize)]
+    /// struct CloseMonth { month: u32 }
+    ///
+    /// impl Job for CloseMonth { // or derive it
+    ///     const NAME: &'static str = "books.close_month";
+    /// }
+    ///
+    /// async fn close(tx: &mut Tx<Sqlite>, job: CloseMonth) -> Result<(), Failure> {
+    ///     sqlx::query("INSERT INTO closed (month) VALUES ($1)").bind(job.month).execute(tx.db()).await?;
+    ///     Ok(()) // the row, and that the job is done, are one COMMIT
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+    /// # sf.transact(async |tx| {
+    /// #     sqlx::query("CREATE TABLE closed (month INTEGER)").execute(tx.db()).await?;
+    /// #     Ok(())
+    /// # }).await?;
+    /// sf.handler::<CloseMonth>().run(close);
+    ///
+    /// sf.transact(async |tx| {
+    ///     tx.enqueue(&CloseMonth { month: 11 }).await?; // commits with whatever else is written here
+    ///     tx.enqueue(&CloseMonth { month: 12 }).delay("30d").await?;
+    ///     Ok(())
+    /// }).await?;
+    ///
+    /// sf.drain().await?; // `serve` and `dispatch` do it all the time
+    /// let closed: Vec<i64> = sqlx::query_scalar("SELECT month FROM closed").fetch_all(sf.pool()).await?;
+    /// assert_eq!(closed, [11]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn handler<J: Job>(&self) -> JobHandler<'_, Db, J> {
+        JobHandler {
+            sf: self,
+            options: AttemptOptions::default(),
+            location: Location::caller(),
+            job: PhantomData,
+        }
+    }
+}
+
+impl<Db: Database, J: Job> JobHandler<'_, Db, J> {
+    attempt_options!();
+
+    /// Runs it in a transaction: what the handler writes, what it publishes and enqueues, and that the job is done commit as one.
+    ///
+    /// # Panics
+    /// With SF305 if the job has another handler.
+    pub fn run<F>(self, handler: F)
+    where
+        for<'t> F: AsyncFn(&'t mut Tx<Db>, J) -> Result<(), Failure>
+            + AsyncReact<&'t mut Tx<Db>, J, Result<(), Failure>, Fut: Send>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.run_boxed(move |tx, job| Box::pin(handler(tx, job)));
+    }
+
+    /// Runs it without a transaction, to call the outside: hand [`JobCx::key`] on, for it may be called again.
+    ///
+    /// # Panics
+    /// With SF305 if the job has another handler.
+    pub fn run_outside<F>(self, handler: F)
+    where
+        for<'t> F: AsyncFn(&'t JobCx<Db>, J) -> Result<(), Failure>
+            + AsyncReact<&'t JobCx<Db>, J, Result<(), Failure>, Fut: Send>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.run_outside_boxed(move |cx, job| Box::pin(handler(cx, job)));
+    }
+
+    /// [`run`](Self::run) with a handler that boxes its future by itself: what [`#[job]`](macro@crate::service) writes.
+    #[doc(hidden)]
+    pub fn run_boxed(self, handler: impl for<'t> Fn(&'t mut Tx<Db>, J) -> HandlerFuture<'t> + Send + Sync + 'static) {
+        let call: InTx<Db> = Box::new(move |tx, payload| Ok(handler(tx, decode::<J>(payload)?)));
+        self.register(Call::InTx(call));
+    }
+
+    /// [`run_outside`](Self::run_outside) with a handler that boxes its future by itself.
+    #[doc(hidden)]
+    pub fn run_outside_boxed(
+        self,
+        handler: impl for<'t> Fn(&'t JobCx<Db>, J) -> HandlerFuture<'t> + Send + Sync + 'static,
+    ) {
+        let call: Outside<Db> = Box::new(move |cx| Ok(handler(cx, decode::<J>(&cx.message().payload)?)));
+        self.register(Call::Outside(call));
+    }
+
+    fn register(self, call: Call<Db>) {
+        if let Err(rule) = name::check(J::NAME) {
+            let message = format!("a job cannot be called {rule}");
+            panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
+        }
+        self.sf.workers().add(Worker {
+            name: J::NAME,
+            kinds: (1..=J::VERSION.max(1)).map(|version| kind(J::NAME, version)).collect(),
+            options: self.options.work(self.sf, matches!(call, Call::InTx(_))),
+            time_limit: self.options.time_limit,
+            call,
+            location: self.location,
+        });
+    }
+}
+
+fn decode<J: Job>(payload: &[u8]) -> Result<J, Failure> {
+    serde_json::from_slice(payload).map_err(|error| {
+        let message = format!("what is stored is no {} as this program knows it", J::NAME);
+        Failure::definitive(FailureClass::Validation, "undecodable", message).with_source(error)
+    })
+}
+
+type InTx<Db> = Box<dyn for<'t> Fn(&'t mut Tx<Db>, &Bytes) -> Result<HandlerFuture<'t>, Failure> + Send + Sync>;
+type Outside<Db> = Box<dyn for<'t> Fn(&'t JobCx<Db>) -> Result<HandlerFuture<'t>, Failure> + Send + Sync>;
+
+enum Call<Db: Database> {
+    InTx(InTx<Db>),
+    Outside(Outside<Db>),
+}
+
+/// The handlers of jobs of this process.
+pub(crate) type Workers<Db> = Registry<Worker<Db>>;
+
+/// A handler of a job that is there.
+pub(crate) struct Worker<Db: Database> {
+    name: &'static str,
+    kinds: Vec<Arc<str>>,
+    options: WorkOptions,
+    time_limit: Duration,
+    call: Call<Db>,
+    location: &'static Location<'static>,
+}
+
+impl<Db: Database> Declared for Worker<Db> {
+    const PLURAL: &'static str = "jobs";
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn location(&self) -> &'static Location<'static> {
+        self.location
+    }
+}
+
+impl<Db: Database> Worker<Db> {
+    async fn attempt(self: &Arc<Self>, sf: &Steadfast<Db>, row: &Row) -> Ended {
+        let claimed = &row.claimed;
+        let cx = JobCx::new(sf.clone(), claimed.message.clone(), claimed.attempt, row.lost.clone());
+        match &self.call {
+            Call::Outside(call) => {
+                let calling = async { call(&cx)?.await };
+                attempt::outside(sf, self.time_limit, &row.id(), calling).await
+            }
+            Call::InTx(_) => {
+                let running = Running {
+                    worker: self.clone(),
+                    cx: Arc::new(cx),
+                    row,
+                };
+                attempt::in_transaction(sf, self.time_limit, Some(&claimed.lease), running).await
+            }
+        }
+    }
+}
+
+impl<Db: Database> Work<Db> for Worker<Db> {
+    fn kinds(&self) -> &[Arc<str>] {
+        &self.kinds
+    }
+
+    fn options(&self) -> &WorkOptions {
+        &self.options
+    }
+
+    fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>> {
+        Box::pin(async move {
+            let mut ends = Vec::with_capacity(rows.len());
+            for row in &*rows {
+                ends.push(self.attempt(&sf, row).await);
+            }
+            ends
+        })
+    }
+}
+
+/// A job whose handler wants a transaction.
+struct Running<'r, Db: Database> {
+    worker: Arc<Worker<Db>>,
+    cx: Arc<JobCx<Db>>,
+    row: &'r Row,
+}
+
+impl<Db: Database> InTransaction<Db> for Running<'_, Db> {
+    fn id(&self) -> WorkId<'_> {
+        self.row.id()
+    }
+
+    async fn handle(&self, tx: &mut Tx<Db>) -> Result<(), Failure> {
+        let Call::InTx(call) = &self.worker.call else {
+            unreachable!("only what runs in a transaction is called in one")
+        };
+        tx.belongs_to_job(self.cx.clone());
+        call(tx, &self.cx.message().payload)?.await
+    }
+}
