@@ -17,8 +17,9 @@ use super::account::Account;
 use crate::error::{Context, Error, Result};
 use crate::process;
 
-/// How long a server may take to end. The script gives up asking after five seconds and kills it.
-pub(crate) const END_BOUND: Duration = Duration::from_secs(20);
+/// How long a server may take to end, and its home to be removed. The script gives up asking after five seconds and kills it; a
+/// home in which a thousand tests had a database each has some hundred thousand files, and on a busy disk they take longer.
+pub(crate) const END_BOUND: Duration = Duration::from_secs(180);
 
 /// The shell on the other end. It sees `$start`, `$stop` and `$remove`, and what [`Rope::set`]
 /// adds.
