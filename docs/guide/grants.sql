@@ -8,7 +8,8 @@ GRANT EXECUTE ON FUNCTION steadfast.refuse(text, text) TO my_service;
 GRANT INSERT ON steadfast.audit TO my_service;
 GRANT USAGE ON SEQUENCE steadfast.numbers TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.messages, steadfast.queue, steadfast.history, steadfast.failures,
-    steadfast.kinds, steadfast.targets TO my_service;
+    steadfast.kinds, steadfast.targets, steadfast.slots, steadfast.unique_jobs TO my_service;
+GRANT SELECT, INSERT, UPDATE ON steadfast.queues TO my_service;
 GRANT SELECT, INSERT, UPDATE ON steadfast.operations TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.streams TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.entries TO my_service;

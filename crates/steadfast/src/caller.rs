@@ -150,6 +150,19 @@ impl<'c, Db: Database> Caller<'c, Db> {
 
     /// Writes a message in the caller's transaction.
     pub(crate) async fn write(self, write: impl FnOnce(&Origin) -> Result<NewMessage>) -> Result<Uuid> {
+        let steadfast = self.steadfast;
+        let (message, conn) = self.begin_writing(write).await?;
+        let (id, offset) = (message.id, steadfast.clock().ahead());
+        let store = steadfast.ask("publish");
+        store.publish_as_guest(conn, &[message], offset).await?;
+        Ok(id)
+    }
+
+    /// A message that can be written in the caller's transaction, and its connection.
+    pub(crate) async fn begin_writing(
+        self,
+        write: impl FnOnce(&Origin) -> Result<NewMessage>,
+    ) -> Result<(NewMessage, &'c mut Db::Connection)> {
         self.check()?;
         let mut origin = Origin::of(self.steadfast.own_source().clone());
         if let Some(id) = self.correlation_id {
@@ -159,17 +172,11 @@ impl<'c, Db: Database> Caller<'c, Db> {
             origin.set_traceparent(traceparent)?;
         }
         let message = write(&origin)?;
-        let id = message.id;
         self.steadfast
             .ask("is there a transaction")
             .check_guest(self.conn)
             .await?;
-        let offset = self.steadfast.clock().ahead();
-        self.steadfast
-            .ask("publish")
-            .publish_as_guest(self.conn, &[message], offset)
-            .await?;
-        Ok(id)
+        Ok((message, self.conn))
     }
 
     fn check(&self) -> Result<()> {

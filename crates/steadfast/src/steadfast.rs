@@ -23,7 +23,7 @@ use crate::command::{
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
 use crate::inbox::Sources;
-use crate::job::Workers;
+use crate::job::{Queues, Workers};
 use crate::outbox::{self, Dispatcher, Gauges, OutboxStats, Reactions, stats};
 use crate::queue::wake::Wake;
 use crate::queue::{Health, WorkId, WorkPoint};
@@ -96,6 +96,7 @@ struct Inner<Db: Database> {
     breakers: Breakers,
     reactions: Reactions<Db>,
     workers: Workers<Db>,
+    queues: Queues,
     sources: Sources,
     dispatcher: Dispatcher,
     dispatching: Health,
@@ -343,6 +344,10 @@ impl<Db: Database> Steadfast<Db> {
 
     pub(crate) fn reactions(&self) -> &Reactions<Db> {
         &self.0.reactions
+    }
+
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.0.queues
     }
 
     pub(crate) fn workers(&self) -> &Workers<Db> {
@@ -717,6 +722,7 @@ impl<Db: Database> Builder<Db> {
             breakers: Breakers::default(),
             reactions: Reactions::default(),
             workers: Workers::default(),
+            queues: Queues::default(),
             sources: Sources::default(),
             dispatcher: self.dispatcher,
             dispatching: Health::default(),

@@ -35,6 +35,8 @@ pub struct Tx<Db: Database> {
     began: Option<Timestamp>,
     /// What was published, and is written with the end.
     published: Publications,
+    /// Whether rows of the queue were written before the end.
+    has_rows: bool,
     /// What the events that are published here belong to.
     origin: Origin,
     event: Option<EventCx>,
@@ -56,6 +58,7 @@ impl<Db: Database> Tx<Db> {
             held: Some(held),
             began: None,
             published: Publications::default(),
+            has_rows: false,
             event: None,
             job: None,
             is_ended: false,
@@ -157,8 +160,13 @@ impl<Db: Database> Tx<Db> {
         Enqueue::new(self, job)
     }
 
+    /// Puts a job into its envelope.
+    pub(crate) fn write_job(&self, write: impl FnOnce(&Origin) -> Result<NewMessage>) -> Result<NewMessage> {
+        write(&self.origin.or_command(self.key.as_ref()))
+    }
+
     pub(crate) fn add_job(&mut self, write: impl FnOnce(&Origin) -> Result<NewMessage>) -> Result<JobId> {
-        let message = write(&self.origin.or_command(self.key.as_ref()))?;
+        let message = self.write_job(write)?;
         let id = JobId::of(message.id);
         self.published.add(message, false)?;
         Ok(id)
@@ -309,9 +317,14 @@ impl<Db: Database> Tx<Db> {
         self.steadfast.ask("seal").seal(held(&mut self.held), &seal).await
     }
 
+    /// Rows of the queue were written, beside those that are written with the end.
+    pub(crate) fn has_written_rows(&mut self) {
+        self.has_rows = true;
+    }
+
     /// Whoever waits for what was published is told: it is durable.
     fn announce(&mut self) {
-        if !self.published.messages.is_empty() {
+        if self.has_rows || !self.published.messages.is_empty() {
             self.steadfast.rows_were_committed();
         }
         for message in self.published.in_process.drain(..) {

@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture, Ready, ready};
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
-use super::{Job, JobId};
+use super::{Job, JobId, Priority};
 use crate::caller::Caller;
 use crate::clock::{ReadDuration, Timestamp};
 use crate::command::attempt;
@@ -14,41 +14,82 @@ use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::tx::Tx;
 
-/// When a job is to be run, for both ways of enqueuing it.
-macro_rules! due_options {
+/// How a job is enqueued.
+#[derive(Clone, Debug)]
+pub(crate) struct EnqueueOptions {
+    pub(crate) due: When,
+    pub(crate) queue: Option<String>,
+    pub(crate) priority: Priority,
+    pub(crate) limit_key: Option<String>,
+}
+
+impl Default for EnqueueOptions {
+    fn default() -> Self {
+        Self {
+            due: When::After(Duration::ZERO),
+            queue: None,
+            priority: Priority::Normal,
+            limit_key: None,
+        }
+    }
+}
+
+/// The options of a job that is being enqueued, for all ways of doing so.
+macro_rules! enqueue_options {
     () => {
         /// Runs it not before so long after its transaction: `"10m"`, or a [`Duration`].
         ///
         /// # Panics
         /// If the text is no duration.
         pub fn delay(mut self, delay: impl ReadDuration) -> Self {
-            self.due = When::After(attempt::read(delay));
+            self.options.due = When::After(attempt::read(delay));
             self
         }
 
         /// Runs it not before this time, by the clock of the database. What has passed already is due now.
         pub fn at(mut self, at: SystemTime) -> Self {
-            self.due = When::At(Timestamp::of(at));
+            self.options.due = When::At(Timestamp::of(at));
+            self
+        }
+
+        /// How soon it has its turn, against others that want the same hands.
+        pub fn priority(mut self, priority: Priority) -> Self {
+            self.options.priority = priority;
+            self
+        }
+
+        /// Puts it into another queue than that of its type. Nodes that have [declared](crate::Steadfast::queue) the queue, and have a
+        /// handler for the job, work on it.
+        pub fn queue(mut self, queue: &str) -> Self {
+            self.options.queue = Some(queue.to_owned());
+            self
+        }
+
+        /// Whose job it is, such as a tenant: of those with the same key, as many run at once as the queue
+        /// [allows](crate::QueueOptions::limit_per_key), and the keys take turns. 1 to 255 bytes.
+        pub fn limit_key(mut self, key: &str) -> Self {
+            self.options.limit_key = Some(key.to_owned());
             self
         }
     };
 }
+pub(super) use enqueue_options;
 
 /// A job that is being enqueued: [`Tx::enqueue`](crate::Tx::enqueue).
 #[must_use = "a job is enqueued by `.await`"]
 pub struct Enqueue<'t, Db: Database, J> {
-    tx: &'t mut Tx<Db>,
-    job: &'t J,
-    due: When,
+    pub(super) tx: &'t mut Tx<Db>,
+    pub(super) job: &'t J,
+    pub(super) options: EnqueueOptions,
 }
 
 impl<'t, Db: Database, J: Job> Enqueue<'t, Db, J> {
     pub(crate) fn new(tx: &'t mut Tx<Db>, job: &'t J) -> Self {
-        let due = When::After(Duration::ZERO);
-        Self { tx, job, due }
+        let options = EnqueueOptions::default();
+        Self { tx, job, options }
     }
 
-    due_options!();
+    enqueue_options!();
 }
 
 impl<Db: Database, J: Job> IntoFuture for Enqueue<'_, Db, J> {
@@ -56,25 +97,28 @@ impl<Db: Database, J: Job> IntoFuture for Enqueue<'_, Db, J> {
     type IntoFuture = Ready<Result<JobId>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        ready(self.tx.add_job(|origin| NewMessage::of_job(self.job, self.due, origin)))
+        ready(
+            self.tx
+                .add_job(|origin| NewMessage::of_job(self.job, &self.options, origin)),
+        )
     }
 }
 
 /// A job that is being enqueued in a transaction of yours: [`Caller::enqueue`](crate::Caller::enqueue).
 #[must_use = "a job is enqueued by `.await`"]
 pub struct CallerEnqueue<'c, Db: Database, J> {
-    caller: Caller<'c, Db>,
-    job: &'c J,
-    due: When,
+    pub(super) caller: Caller<'c, Db>,
+    pub(super) job: &'c J,
+    pub(super) options: EnqueueOptions,
 }
 
 impl<'c, Db: Database, J: Job> CallerEnqueue<'c, Db, J> {
     pub(crate) fn new(caller: Caller<'c, Db>, job: &'c J) -> Self {
-        let due = When::After(Duration::ZERO);
-        Self { caller, job, due }
+        let options = EnqueueOptions::default();
+        Self { caller, job, options }
     }
 
-    due_options!();
+    enqueue_options!();
 }
 
 impl<'c, Db: Database, J: Job> IntoFuture for CallerEnqueue<'c, Db, J> {
@@ -83,9 +127,9 @@ impl<'c, Db: Database, J: Job> IntoFuture for CallerEnqueue<'c, Db, J> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let Self { caller, job, due } = self;
+            let Self { caller, job, options } = self;
             let steadfast = caller.steadfast().clone();
-            let id = caller.write(|origin| NewMessage::of_job(job, due, origin)).await?;
+            let id = caller.write(|origin| NewMessage::of_job(job, &options, origin)).await?;
             Ok(Enqueued {
                 id: JobId::of(id),
                 steadfast,

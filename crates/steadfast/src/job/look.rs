@@ -406,7 +406,10 @@ impl<Db: Database> JobLookUp<'_, Db> {
             let rows: [(Uuid, String); 1] = [(row.item, row.kind.clone())];
             match ends_in {
                 Some(state) => tx.end_deliveries(&rows, state.as_str(), reason).await?,
-                None => tx.requeue(&rows).await?,
+                None => {
+                    tx.take_keys_back(&rows).await?;
+                    tx.requeue(&rows).await?;
+                }
             }
             tx.audit(entry).await?;
             Ok(())

@@ -3,11 +3,14 @@
 //! [`Tx::enqueue`](crate::Tx::enqueue) writes a [`Job`] with the end of its transaction, as an event is published: as a message and a
 //! row of the [`queue`](crate::queue). The row has one kind, the job's own, so there is nobody to look for who wants it. From there
 //! on it is a leased row like any other: claimed, worked on by the handler that [`worker`] has for it, tried again, dead in the end
-//! or in the history. A handler is told what it works on by its [`cx`]; people who look after jobs [`look`] at them.
+//! or in the history. A handler is told what it works on by its [`cx`]; people who look after jobs [`look`] at them. Jobs that share
+//! hands and limits stand in a [`queue`]; of those with the same [`unique`] key there is one at a time.
 
 pub(crate) mod cx;
 mod enqueue;
 mod look;
+pub(crate) mod queue;
+pub(crate) mod unique;
 pub(crate) mod worker;
 
 use std::fmt;
@@ -18,8 +21,12 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 pub use cx::JobCx;
+pub(crate) use enqueue::EnqueueOptions;
 pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
 pub use look::{JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob};
+pub(crate) use queue::Queues;
+pub use queue::{Priority, QueueOptions};
+pub use unique::{CallerEnqueueUnique, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile};
 pub use worker::JobHandler;
 pub(crate) use worker::Workers;
 
@@ -56,6 +63,10 @@ pub trait Job: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Which shape of its JSON this is, from 1. A node runs jobs of this version and of older ones ([`JobCx::version`] tells which it is),
     /// and leaves newer ones to those who know them.
     const VERSION: u32 = 1;
+
+    /// The [queue](crate::Steadfast::queue) that it stands in, whose hands and limits it shares with other jobs. Without one, it has hands
+    /// of its own in each process, as many as its handler says.
+    const QUEUE: Option<&'static str> = None;
 
     /// The members of its JSON that people who look at jobs do not get to see. Handlers do.
     const REDACTED: &'static [&'static str] = &[];

@@ -8,27 +8,35 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Job;
 use super::cx::JobCx;
+use super::{Job, Priority};
 use crate::clock::ReadDuration;
 use crate::command::AsyncReact;
 use crate::command::attempt::{self, AttemptOptions, HandlerFuture, InTransaction, attempt_options};
 use crate::error::{Code, Error};
 use crate::failure::{Failure, FailureClass};
 use crate::outbox::name;
-use crate::queue::{Ended, JOBS, Row, Work, WorkId, WorkOptions};
+use crate::queue::{Ended, JOBS, Place, Row, Work, WorkId, WorkOptions};
 use crate::registry::{Declared, Registry};
 use crate::retry::RetryPolicy;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 use crate::tx::Tx;
 
-/// What a node must know to run a job of this version.
-pub(crate) fn kind(name: &str, version: u32) -> Arc<str> {
-    match version {
-        1 => format!("{JOBS}{name}").into(),
-        version => format!("{JOBS}{name}@{version}").into(),
+/// What a node must know to run a job of this version that stands here: `job:NAME`, and behind an `@` what is not as usual, the version, a
+/// queue that is not its type's, and the priority.
+pub(crate) fn kind(name: &str, version: u32, queue: Option<&str>, priority: Priority) -> Arc<str> {
+    let mut kind = format!("{JOBS}{name}");
+    if version != 1 || queue.is_some() || priority != Priority::Normal {
+        kind.push_str(&format!("@{version}"));
     }
+    if let Some(queue) = queue {
+        kind.extend(["/", queue]);
+    }
+    if priority != Priority::Normal {
+        kind.extend(["!", priority.as_str()]);
+    }
+    kind.into()
 }
 
 /// The handler of a job that is being declared: [`Steadfast::handler`].
@@ -146,9 +154,17 @@ impl<Db: Database, J: Job> JobHandler<'_, Db, J> {
             let message = format!("a job cannot be called {rule}");
             panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
         }
+        if J::QUEUE.is_some() && self.options.concurrency.is_some() {
+            let message = format!(
+                "the job {} stands in a queue, whose concurrency counts, and its handler has one of its own; remove one of them",
+                J::NAME
+            );
+            panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
+        }
         self.sf.workers().add(Worker {
             name: J::NAME,
-            kinds: (1..=J::VERSION.max(1)).map(|version| kind(J::NAME, version)).collect(),
+            version: J::VERSION.max(1),
+            queue: J::QUEUE,
             options: self.options.work(self.sf, matches!(call, Call::InTx(_))),
             time_limit: self.options.time_limit,
             call,
@@ -178,7 +194,8 @@ pub(crate) type Workers<Db> = Registry<Worker<Db>>;
 /// A handler of a job that is there.
 pub(crate) struct Worker<Db: Database> {
     name: &'static str,
-    kinds: Vec<Arc<str>>,
+    version: u32,
+    queue: Option<&'static str>,
     options: WorkOptions,
     time_limit: Duration,
     call: Call<Db>,
@@ -218,20 +235,60 @@ impl<Db: Database> Worker<Db> {
     }
 }
 
-impl<Db: Database> Work<Db> for Worker<Db> {
+/// A handler of a job at work: in its own queue, and in all others that this process has declared.
+pub(crate) struct Working<Db: Database> {
+    worker: Arc<Worker<Db>>,
+    kinds: Vec<Arc<str>>,
+    places: Vec<Place>,
+}
+
+impl<Db: Database> Working<Db> {
+    pub(crate) fn new(sf: &Steadfast<Db>, worker: Arc<Worker<Db>>) -> Self {
+        let own = worker.queue;
+        let declared: Vec<_> = sf.queue_rows().into_iter().map(|queue| queue.name).collect();
+        let others = declared
+            .iter()
+            .map(|queue| Some(&**queue))
+            .filter(|queue| *queue != own);
+        let (mut kinds, mut places) = (Vec::new(), Vec::new());
+        for other in std::iter::once(None).chain(others) {
+            for version in 1..=worker.version {
+                for priority in Priority::ALL {
+                    kinds.push(kind(worker.name, version, other, priority));
+                    places.push(Place {
+                        queue: other.or(own).map(|queue| sf.queue_of(queue)),
+                        weight: priority.weight(),
+                        is_rare: other.is_some() || version < worker.version || priority != Priority::Normal,
+                    });
+                }
+            }
+        }
+        Self { worker, kinds, places }
+    }
+}
+
+impl<Db: Database> Work<Db> for Working<Db> {
     fn kinds(&self) -> &[Arc<str>] {
         &self.kinds
     }
 
     fn options(&self) -> &WorkOptions {
-        &self.options
+        &self.worker.options
+    }
+
+    fn place(&self, kind: &str) -> Place {
+        let place = self.kinds.iter().position(|known| &**known == kind);
+        place
+            .and_then(|place| self.places.get(place))
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>> {
         Box::pin(async move {
             let mut ends = Vec::with_capacity(rows.len());
             for row in &*rows {
-                ends.push(self.attempt(&sf, row).await);
+                ends.push(self.worker.attempt(&sf, row).await);
             }
             ends
         })

@@ -384,6 +384,10 @@ async fn batch<Db: Database>(tx: &mut Tx<Db>, id: OperationId, memory: Duration)
         // What the inbox does not remember any more is requeued one by one, by force, or not at all.
         let now = tx.now().await?;
         rows.retain(|row| !is_forgotten(row, now, memory));
+        // Nor is a unique job whose key another one has by now.
+        let keys: Vec<_> = rows.iter().map(|row| (row.item, row.kind.clone())).collect();
+        let taken = tx.find_taken(&keys).await?;
+        rows.retain(|row| !taken.iter().any(|(item, _)| *item == row.item));
     }
     row.done += i64::try_from(rows.len()).unwrap_or_default();
     row.batches += 1;

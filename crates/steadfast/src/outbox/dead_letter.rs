@@ -170,7 +170,10 @@ impl<Db: Database> Delivery<'_, Db> {
 async fn apply<Db: Database>(tx: &mut Tx<Db>, row: &DeliveryRow, change: &Change<'_>, reason: &str) -> Result<()> {
     let rows = [(row.item, row.kind.clone())];
     match change {
-        Change::Requeue => tx.requeue(&rows).await,
+        Change::Requeue => {
+            tx.take_keys_back(&rows).await?;
+            tx.requeue(&rows).await
+        }
         Change::Replace { new, payload } => {
             tx.replace_message(&Replacement {
                 old: row.item,

@@ -11,7 +11,8 @@ use super::reaction::Reaction;
 use crate::clock::random;
 use crate::error::{Code, Error, Result};
 use crate::inbox::Burying;
-use crate::queue::{Engine, Pace, TROUBLE, Work};
+use crate::job::worker::Working;
+use crate::queue::{Engine, Pace, TROUBLE, Work, known_kinds};
 use crate::steadfast::Steadfast;
 use crate::store::inbox::Inbox;
 use crate::store::{Database, Store};
@@ -119,7 +120,7 @@ impl<Db: Database> Steadfast<Db> {
     pub async fn declare(&self) -> Result<()> {
         let sources = self.sources();
         let targets = self.reactions().targets(|event_type| sources.feed(event_type));
-        let kinds: Vec<Arc<str>> = self.works().iter().flat_map(|work| work.kinds().to_vec()).collect();
+        let kinds: Vec<_> = self.works().iter().flat_map(|work| known_kinds(&**work)).collect();
         if kinds.is_empty() {
             return Ok(());
         }
@@ -129,7 +130,7 @@ impl<Db: Database> Steadfast<Db> {
             self.ask("remove targets").forget_targets(&fed).await?;
         }
         self.ask("declare targets")
-            .declare(&targets, &kinds, self.clock().ahead())
+            .declare(&targets, &kinds, &self.queue_rows(), self.clock().ahead())
             .await
     }
 
@@ -211,7 +212,7 @@ impl<Db: Database> Steadfast<Db> {
         let burying: Vec<_> = burying.map(|burying| burying as Arc<dyn Work<Db>>).collect();
         let sources = sources.into_iter().map(|source| source as Arc<dyn Work<Db>>);
         let workers = self.workers().all().clone().into_iter();
-        let workers = workers.map(|worker| worker as Arc<dyn Work<Db>>);
+        let workers = workers.map(|worker| Arc::new(Working::new(self, worker)) as Arc<dyn Work<Db>>);
         reactions.chain(sources).chain(burying).chain(workers).collect()
     }
 

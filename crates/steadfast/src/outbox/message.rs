@@ -16,7 +16,8 @@ use super::origin::Origin;
 use crate::broker::Incoming;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
-use crate::job::{Job, worker};
+use crate::job::{EnqueueOptions, Job, worker};
+use crate::queue::KEY;
 
 /// How large an event may be as JSON. Brokers take a megabyte or less, and a row is read whole whenever it is delivered.
 pub const EVENT_LENGTH_MAX: usize = 256 * 1024;
@@ -71,6 +72,10 @@ pub(crate) struct NewMessage {
     pub(crate) version: u32,
     /// What one must know to work on it, if it is a job; `None`: it is an event, and goes to whoever wants its type.
     pub(crate) kind: Option<Arc<str>>,
+    /// The chain that it stands in, if it is a job that has a key with a limit.
+    pub(crate) chain: Option<String>,
+    /// The key of which there is one job at a time, if it is such a job.
+    pub(crate) unique_key: Option<String>,
     pub(crate) due: When,
     pub(crate) expires_after: Option<Duration>,
     pub(crate) ordering_key: Option<String>,
@@ -119,19 +124,39 @@ impl NewMessage {
     }
 
     /// Puts a job into the same envelope.
-    pub(crate) fn of_job<J: Job>(job: &J, due: When, origin: &Origin) -> Result<Self> {
+    pub(crate) fn of_job<J: Job>(job: &J, options: &EnqueueOptions, origin: &Origin) -> Result<Self> {
+        let refuse = |what: String| Error::new(Code::EventInvalid, format!("the job {} {what}", J::NAME));
         let payload = Self::write("job", J::NAME, job)?;
-        let far_away = match due {
+        let far_away = match options.due {
             When::After(delay) => delay > FUTURE_MAX,
             When::At(at) => SystemTime::from(at) > SystemTime::now() + FUTURE_MAX,
         };
         if far_away {
-            let message = format!("the job {} is due more than ten years ahead; choose less", J::NAME);
-            return Err(Error::new(Code::EventInvalid, message));
+            return Err(refuse("is due more than ten years ahead; choose less".to_owned()));
         }
+        let queue = options.queue.as_deref().filter(|queue| Some(*queue) != J::QUEUE);
+        if let Some(Err(rule)) = queue.map(name::check) {
+            return Err(refuse(format!("cannot stand in a queue that is called {rule}")));
+        }
+        let chain = match (&options.limit_key, queue.or(J::QUEUE)) {
+            (None, _) => None,
+            (Some(_), None) => {
+                return Err(refuse(
+                    "has a limit key and stands in no queue, which would have the limit; give it a queue".to_owned(),
+                ));
+            }
+            (Some(key), _) if key.is_empty() || key.len() > ORDERING_KEY_LENGTH_MAX || key.contains('\0') => {
+                let length = key.len();
+                return Err(refuse(format!(
+                    "has a limit key of {length} bytes; it has 1 to {ORDERING_KEY_LENGTH_MAX} and no NUL"
+                )));
+            }
+            (Some(key), Some(queue)) => Some(format!("{KEY}{queue} {key}")),
+        };
         Ok(Self {
-            kind: Some(worker::kind(J::NAME, J::VERSION)),
-            due,
+            kind: Some(worker::kind(J::NAME, J::VERSION, queue, options.priority)),
+            chain,
+            due: options.due,
             ..Self::new(J::NAME, J::VERSION, J::REDACTED, payload, origin)
         })
     }
@@ -145,6 +170,8 @@ impl NewMessage {
             event_type: name,
             version,
             kind: None,
+            chain: None,
+            unique_key: None,
             due: When::After(Duration::ZERO),
             expires_after: None,
             ordering_key: None,

@@ -5,11 +5,14 @@
 //! process runs out of attempts. It would take the rows that were worked on beside it along; so a row whose lease has
 //! expired before is worked on while no other such row is.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::engine::{Engine, Kind};
+use super::engine::Engine;
 use super::finish::BACK_MAX;
-use super::{Buried, Claim, Claimed, Wanted};
+use super::lane::Lane;
+use super::share::{Guest, share};
+use super::{Buried, Claim, Claimed, Claims, Wanted};
 use crate::clock::random;
 use crate::error::Result;
 use crate::store::{Database, Store};
@@ -31,6 +34,8 @@ pub(super) struct Found {
     pub(super) rested_at: Option<Instant>,
     /// The kinds of which rows that had to wait took the place of others.
     pub(super) crowded: Vec<Wanted>,
+    /// The keys that have no room for more.
+    pub(super) full_keys: Vec<Arc<str>>,
 }
 
 /// What the engine has room for.
@@ -59,6 +64,7 @@ impl<Db: Database> Engine<Db> {
                 has_more: false,
                 rested_at,
                 crowded: Vec::new(),
+                full_keys: Vec::new(),
             });
         }
         let mut freed = std::mem::take(&mut self.freed);
@@ -77,7 +83,7 @@ impl<Db: Database> Engine<Db> {
         let asking = self.ask("claim rows", async |store, link| {
             store.claim(link, &claim, offset).await
         });
-        let claims = match asking.await {
+        let mut claims = match asking.await {
             Ok(claims) => claims,
             Err(error) => {
                 // Nobody else looks at these chains soon.
@@ -86,33 +92,34 @@ impl<Db: Database> Engine<Db> {
             }
         };
         let has_buried = !claims.buried.is_empty();
-        for Buried { lease, chain } in claims.buried {
+        for Buried { lease, chain } in std::mem::take(&mut claims.buried) {
             telemetry::row_died(&lease.kind, &lease.item, "lease_expired");
             telemetry::deliveries_ended(&lease.kind, "dead", 1);
             self.freed.extend(chain);
         }
         self.next_in = claims.next_in;
         let room: u32 = wanted.iter().map(|wanted| wanted.room).sum();
-        let is_full =
-            has_full_kinds || claims.looked_at >= wanted.iter().map(|wanted| wanted.room).min().unwrap_or(0) as usize;
+        let can_go_on = self.note_demand(&wanted, &claims);
+        let is_full = has_full_kinds || !claims.full.is_empty();
         // Rows that had to wait took the place of others.
         let made_room = is_full && claims.waiting > 0 && claims.rows.len() < room as usize;
         Ok(Found {
-            has_more: has_buried || made_room || self.can_go_on(&wanted, &claims.rows),
+            has_more: has_buried || made_room || can_go_on,
             rows: claims.rows,
             asked_at: claims.from.unwrap_or(asked_at),
             is_full,
             rested_at,
             crowded: if made_room { wanted } else { Vec::new() },
+            full_keys: claims.full_keys,
         })
     }
 
     /// Puts off what has others ahead of it, beyond what a claim has room for. What fails is done by later claims, only slower.
-    pub(super) async fn park(&mut self, crowded: &[Wanted]) {
+    pub(super) async fn park(&mut self, crowded: &[Wanted], full_keys: &[Arc<str>]) {
         let offset = self.sf.clock().ahead();
         for Wanted { kind, lease, .. } in crowded {
             let parking = self.ask("park rows", async |store, link| {
-                store.park(link, kind, *lease, offset).await
+                store.park(link, kind, full_keys, *lease, offset).await
             });
             if let Err(error) = parking.await {
                 return telemetry::not_parked(&error);
@@ -120,55 +127,101 @@ impl<Db: Database> Engine<Db> {
         }
     }
 
-    /// Whether a kind had as many rows as were asked for, and there is room for more: the next are claimed while these are
-    /// worked on.
-    fn can_go_on(&self, wanted: &[Wanted], claimed: &[Claimed]) -> bool {
-        wanted.iter().any(|wanted| {
-            let claimed = claimed.iter().filter(|row| row.lease.kind == wanted.kind).count();
-            let room = self.kinds.get(&wanted.kind).map_or(0, |kind| self.room(kind));
-            claimed == wanted.room as usize && wanted.room < room
-        })
+    /// Takes note of which kinds may have more, and says whether they can be claimed at once: the next rows while these are worked on.
+    fn note_demand(&mut self, wanted: &[Wanted], claims: &Claims) -> bool {
+        let mut can_go_on = false;
+        for lane in &self.lanes {
+            let given = lane
+                .kinds
+                .iter()
+                .filter_map(|name| self.kinds.get(name)?.demand.given());
+            let least_given = given.min().unwrap_or_default();
+            for asked in wanted.iter().filter(|wanted| lane.kinds.contains(&wanted.kind)) {
+                if let Some(kind) = self.kinds.get_mut(&asked.kind) {
+                    kind.demand.note(claims.full.contains(&asked.kind), least_given);
+                }
+            }
+            let is_held_up = lane.queue.as_ref().is_some_and(|queue| claims.held_up.contains(queue));
+            let is_hungry = |name: &Arc<str>| self.kinds.get(name).is_some_and(|kind| kind.demand.given().is_some());
+            if !is_held_up && lane.kinds.iter().any(is_hungry) {
+                let claimed = claims.rows.iter().filter(|row| lane.kinds.contains(&row.lease.kind));
+                can_go_on |= claimed.count() < self.room(lane) as usize;
+            }
+        }
+        can_go_on
     }
 
     /// The kinds that there is room for.
-    fn find_room(&self) -> Room {
+    fn find_room(&mut self) -> Room {
         let mut room = Room {
             wanted: Vec::new(),
             is_full: false,
             rested_at: None,
         };
-        for (name, kind) in &self.kinds {
-            if let Some(rest) = kind.work.rests_for() {
-                kind.lane.rests();
-                let rested_at = Instant::now() + rest.min(BACK_MAX);
-                room.rested_at = Some(room.rested_at.map_or(rested_at, |other| other.min(rested_at)));
+        for lane in self.lanes.clone() {
+            let free = self.room(&lane);
+            room.is_full |= free == 0;
+            let mut names = lane.kinds.clone();
+            names.retain(
+                |name| match self.kinds.get(name).and_then(|kind| kind.work.rests_for()) {
+                    None => true,
+                    Some(rest) => {
+                        lane.rests();
+                        let rested_at = Instant::now() + rest.min(BACK_MAX);
+                        room.rested_at = Some(room.rested_at.map_or(rested_at, |other| other.min(rested_at)));
+                        false
+                    }
+                },
+            );
+            if free == 0 {
                 continue;
             }
-            // The kinds of one work share its hands. A row that is one too many waits for the next that is free.
-            let kinds = match self.pace.is_fixed {
-                true => 1,
-                false => u32::try_from(kind.work.kinds().len()).unwrap_or(u32::MAX),
-            };
-            let options = &kind.lane.options;
-            match self.room(kind) {
-                0 => room.is_full = true,
-                free => room.wanted.push(Wanted {
-                    kind: name.clone(),
-                    room: free.div_ceil(kinds).min(self.pace.batch),
-                    attempts_max: options.retry.attempts(),
-                    lease: self.lease_of(options),
-                    dead_make_room: options.dead_make_room,
-                }),
-            }
+            room.wanted.extend(self.divide(free, &names));
         }
         room
     }
 
-    /// How many rows may be claimed for the work of a kind beside those that are held.
-    fn room(&self, kind: &Kind<Db>) -> u32 {
+    /// What is asked for of each of these kinds, which share so much room: first of those with the most weight.
+    fn divide(&mut self, free: u32, names: &[Arc<str>]) -> Vec<Wanted> {
+        let (pace, is_fixed) = (self.pace, self.pace.is_fixed);
+        let mut kinds: Vec<_> = self.kinds.iter_mut().filter(|(name, _)| names.contains(name)).collect();
+        kinds.sort_unstable_by(|(a, one), (b, other)| other.weight.cmp(&one.weight).then_with(|| a.cmp(b)));
+        let (kinds, mut guests): (Vec<_>, Vec<_>) = kinds
+            .into_iter()
+            .map(|(name, kind)| {
+                let guest = Guest {
+                    demand: &mut kind.demand,
+                    weight: kind.weight,
+                    is_rare: kind.is_rare,
+                    room: 0,
+                };
+                ((name, &kind.work, &kind.lane), guest)
+            })
+            .unzip();
+        match is_fixed {
+            true => guests.iter_mut().for_each(|guest| guest.room = free),
+            false => share(free, &mut guests),
+        }
+        let asked = kinds.into_iter().zip(guests).filter(|(_, guest)| guest.room > 0);
+        let wanted = asked.map(|((name, work, lane), guest)| {
+            let options = work.options();
+            Wanted {
+                kind: name.clone(),
+                queue: lane.queue.clone(),
+                room: guest.room.min(pace.batch),
+                attempts_max: options.retry.attempts(),
+                lease: options.lease.unwrap_or(pace.lease),
+                dead_make_room: options.dead_make_room,
+            }
+        });
+        wanted.collect()
+    }
+
+    /// How many rows may be claimed for a lane beside those that are held.
+    fn room(&self, lane: &Lane) -> u32 {
         match self.pace.is_fixed {
-            true => self.pace.batch.saturating_sub(kind.lane.held()),
-            false => kind.lane.room(self.pace.batch.saturating_mul(BATCHES_HELD)),
+            true => self.pace.batch.saturating_sub(lane.held()),
+            false => lane.room(self.pace.batch.saturating_mul(BATCHES_HELD)),
         }
     }
 }

@@ -15,7 +15,8 @@ use super::lane::Lane;
 use super::line::{Line, statement_limit};
 use super::point::WorkPoint;
 use super::renew::letting_go;
-use super::{Claimed, Ended, LEASE, Row, Work};
+use super::share::Demand;
+use super::{Claimed, Ended, KnownKind, LEASE, Place, Row, Work, WorkOptions};
 use crate::clock::random;
 use crate::error::{Code, Error, Result};
 use crate::failure::Failure;
@@ -84,6 +85,7 @@ impl Default for Pace {
 pub(super) struct Held {
     pub(super) claimed: Arc<Claimed>,
     pub(super) lane: Arc<Lane>,
+    pub(super) options: WorkOptions,
     pub(super) lease: Duration,
     pub(super) claimed_at: Instant,
     pub(super) renew_at: Instant,
@@ -95,10 +97,11 @@ pub(super) struct Held {
 }
 
 impl Held {
-    fn new(claimed: Arc<Claimed>, lane: Arc<Lane>, lease: Duration, asked_at: Instant) -> Self {
+    fn new<Db: Database>(claimed: Arc<Claimed>, kind: &Kind<Db>, lease: Duration, asked_at: Instant) -> Self {
         let mut held = Self {
             claimed,
-            lane,
+            lane: kind.lane.clone(),
+            options: *kind.work.options(),
             lease,
             claimed_at: Instant::now(),
             renew_at: asked_at,
@@ -117,11 +120,17 @@ impl Held {
     }
 }
 
-/// What is done with rows of one kind. The kinds of one work have one lane.
+/// What is done with rows of one kind. The kinds of one work have one lane, and so have those of one queue.
 pub(super) struct Kind<Db: Database> {
     pub(super) work: Arc<dyn Work<Db>>,
     pub(super) lane: Arc<Lane>,
+    pub(super) weight: u32,
+    pub(super) is_rare: bool,
+    pub(super) demand: Demand,
 }
+
+/// The work for each kind.
+pub(super) type Works<Db> = Arc<HashMap<Arc<str>, Arc<dyn Work<Db>>>>;
 
 /// Rows that a hand has let go of, and how they ended.
 pub(super) type EndedRows = Vec<(Arc<Claimed>, Ended)>;
@@ -130,6 +139,8 @@ pub(super) type EndedRows = Vec<(Arc<Claimed>, Ended)>;
 pub(crate) struct Engine<Db: Database> {
     pub(super) sf: Steadfast<Db>,
     pub(super) kinds: HashMap<Arc<str>, Kind<Db>>,
+    pub(super) lanes: Vec<Arc<Lane>>,
+    pub(super) works: Works<Db>,
     pub(super) pace: Pace,
     pub(super) holder: Arc<str>,
     pub(super) line: Line<Db>,
@@ -157,19 +168,18 @@ pub(crate) struct Engine<Db: Database> {
 
 impl<Db: Database> Engine<Db> {
     pub(crate) fn new(sf: Steadfast<Db>, works: &[Arc<dyn Work<Db>>], pace: Pace) -> Self {
-        let kinds = |work: &Arc<dyn Work<Db>>| {
-            let lane = Arc::new(Lane::new(*work.options()));
-            let kind = || Kind {
-                work: work.clone(),
-                lane: lane.clone(),
-            };
-            let kinds = work.kinds().iter().cloned();
-            kinds.map(|name| (name, kind())).collect::<Vec<_>>()
-        };
+        let (kinds, lanes) = stand_in_line(works);
         // Bounded by the rows that are held.
         let (ends, ended) = mpsc::unbounded_channel();
         Self {
-            kinds: works.iter().flat_map(kinds).collect(),
+            works: Arc::new(
+                kinds
+                    .iter()
+                    .map(|(name, kind)| (name.clone(), kind.work.clone()))
+                    .collect(),
+            ),
+            kinds,
+            lanes,
             holder: holder(&sf),
             line: Line::hearing(&sf),
             second_line: Some(Line::deaf(&sf)),
@@ -220,7 +230,7 @@ impl<Db: Database> Engine<Db> {
                         look_at = look_at.min(rested_at);
                     }
                     self.start(found.rows, found.asked_at);
-                    self.park(&found.crowded).await;
+                    self.park(&found.crowded, &found.full_keys).await;
                 }
                 if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
                     look_at = look_at.min(back_at);
@@ -281,7 +291,7 @@ impl<Db: Database> Engine<Db> {
     /// Waits for something to happen, and says whether to claim then.
     async fn wait(&mut self, look_at: Instant, is_full: bool, stopping: &CancellationToken) -> Result<bool> {
         let hears = !self.pace.is_fixed;
-        let impatient_at = self.kinds.values().filter_map(|kind| kind.lane.impatient_at()).min();
+        let impatient_at = self.lanes.iter().filter_map(|lane| lane.impatient_at()).min();
         let until = [self.next_renewal(), self.busy_until, impatient_at.filter(|_| hears)]
             .into_iter()
             .flatten()
@@ -334,8 +344,8 @@ impl<Db: Database> Engine<Db> {
         };
         kind.lane.holds_one();
         let (claimed, lane) = (Arc::new(claimed), kind.lane.clone());
-        let lease = self.lease_of(&lane.options);
-        let held = Held::new(claimed.clone(), lane.clone(), lease, asked_at);
+        let lease = self.lease_of(kind.work.options());
+        let held = Held::new(claimed.clone(), kind, lease, asked_at);
         let row = Row {
             claimed,
             asked_at,
@@ -425,7 +435,7 @@ impl<Db: Database> Engine<Db> {
             if found.rows.is_empty() && !found.has_more {
                 return Ok(count);
             }
-            self.park(&found.crowded).await;
+            self.park(&found.crowded, &found.full_keys).await;
             for row in found.rows {
                 let work = self.kinds.get(&row.lease.kind).map(|kind| kind.work.clone());
                 let (row, _) = self.hold(row, asked_at);
@@ -452,8 +462,16 @@ impl<Db: Database> Engine<Db> {
     }
 
     async fn see_kinds(&mut self) -> Result<()> {
-        let mut kinds: Vec<_> = self.kinds.keys().cloned().collect();
-        kinds.sort_unstable();
+        let mut kinds: Vec<_> = self
+            .works
+            .iter()
+            .map(|(name, work)| KnownKind {
+                name: name.clone(),
+                queue: work.place(name).queue.map(|queue| queue.name),
+            })
+            .collect();
+        // Two who write the same rows do so in the same order.
+        kinds.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         let offset = self.sf.clock().ahead();
         self.ask("say which kinds are known", async |store, link| {
             store.see_kinds(link, &kinds, offset).await
@@ -477,6 +495,43 @@ impl<Db: Database> Drop for Engine<Db> {
     fn drop(&mut self) {
         self.held.values().for_each(|held| held.lost.cancel());
     }
+}
+
+/// The kinds of some works, and the lanes that their rows go through.
+fn stand_in_line<Db: Database>(works: &[Arc<dyn Work<Db>>]) -> (HashMap<Arc<str>, Kind<Db>>, Vec<Arc<Lane>>) {
+    let mut lanes: Vec<Lane> = Vec::new();
+    let mut places = Vec::new();
+    for work in works {
+        let mut own = None;
+        for name in work.kinds() {
+            let place = work.place(name);
+            let known = match &place.queue {
+                Some(queue) => lanes.iter().position(|lane| lane.queue.as_ref() == Some(&queue.name)),
+                None => own,
+            };
+            let lane = known.unwrap_or(lanes.len());
+            if lane == lanes.len() {
+                lanes.push(Lane::new(work.options(), place.queue.as_ref()));
+            }
+            lanes[lane].add(name.clone(), work.options());
+            if place.queue.is_none() {
+                own = Some(lane);
+            }
+            places.push((name.clone(), work.clone(), lane, place));
+        }
+    }
+    let lanes: Vec<_> = lanes.into_iter().map(Arc::new).collect();
+    let kind = |(name, work, lane, place): (_, _, usize, Place)| {
+        let kind = Kind {
+            work,
+            lane: lanes[lane].clone(),
+            weight: place.weight,
+            is_rare: place.is_rare,
+            demand: Demand::default(),
+        };
+        (name, kind)
+    };
+    (places.into_iter().map(kind).collect(), lanes)
 }
 
 /// Waits until what is said aside was said.
@@ -558,7 +613,6 @@ mod tests {
     use sqlx::Sqlite;
     use tokio::sync::Semaphore;
 
-    use super::super::WorkOptions;
     use super::*;
     use crate::testing::Observer;
     use crate::{Event, EventCx};

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::engine::{BUSY_PAUSE, Engine, Held};
 use super::line::{Line, statement_limit};
 use super::renew::letting_go;
-use super::{Back, Claimed, Done, Ended, FailureRow, Untouched, done_word};
+use super::{Back, Claimed, Done, Ended, FailureRow, Untouched, done_word, is_key};
 use crate::clock::{Offset, random};
 use crate::error::{Code, Error, Result};
 use crate::failure::{Failure, FailureKind};
@@ -347,6 +347,7 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
             after: Some(Duration::ZERO),
             gives_attempt_back: true,
             leaves_chain: None,
+            key: key_of(&finished.held.claimed),
             failure: None,
         }),
     }
@@ -355,7 +356,7 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
 fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
     let claimed = &finished.held.claimed;
     let (lease, attempt) = (&claimed.lease, claimed.attempt);
-    let options = &finished.held.lane.options;
+    let options = &finished.held.options;
     let elapsed = claimed.elapsed + finished.ended_at.duration_since(finished.held.claimed_at);
     let decision = match failure.kind() {
         // It counts neither as an attempt nor as time: who is away for a day kills nothing.
@@ -378,9 +379,15 @@ fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
         leaves_chain: claimed
             .chain
             .as_deref()
-            .filter(|_| after.is_none() && options.dead_make_room),
+            .filter(|chain| after.is_none() && options.dead_make_room && !is_key(chain)),
+        key: key_of(claimed),
         failure: (!is_snooze).then(|| failure_row(attempt, failure)),
     }
+}
+
+/// The key whose limit a row counts against.
+fn key_of(claimed: &Claimed) -> Option<&str> {
+    claimed.chain.as_deref().filter(|chain| is_key(chain))
 }
 
 pub(crate) fn failure_row(attempt: u32, failure: &Failure) -> FailureRow {

@@ -1,4 +1,4 @@
-//! The rows of one work in this process: those that are worked on, and those that wait for a free hand.
+//! The rows of one work or of one queue in this process: those that are worked on, and those that wait for a free hand.
 //!
 //! A hand takes as many rows at once as the work wants: one, or a batch. What comes while all hands are full waits for the next
 //! that is free. So a row alone never waits for company, and under load batches are as large as they may be.
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::engine::{EndedRows, Engine, Kind, run};
+use super::engine::{EndedRows, Engine, Works, run};
 use super::finish::Finished;
-use super::{Claimed, Ended, Row, SUSPECT_ATTEMPTS, Work, WorkOptions};
+use super::{Claimed, Ended, Queue, Row, SUSPECT_ATTEMPTS, WorkOptions};
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 
@@ -43,9 +43,15 @@ impl Waiting {
     }
 }
 
-/// The rows of one work in this process, of all its kinds.
+/// The rows of one work or of one queue in this process, of all its kinds.
 pub(super) struct Lane {
-    pub(super) options: WorkOptions,
+    concurrency: u32,
+    batch: u32,
+    /// Whether whoever dies may cost each of its rows an attempt.
+    has_attempts: bool,
+    /// The queue, if it is one: then the rows of several works are in it.
+    pub(super) queue: Option<Arc<str>>,
+    pub(super) kinds: Vec<Arc<str>>,
     state: Mutex<State>,
 }
 
@@ -81,11 +87,22 @@ impl State {
 }
 
 impl Lane {
-    pub(super) fn new(options: WorkOptions) -> Self {
+    pub(super) fn new(options: &WorkOptions, queue: Option<&Queue>) -> Self {
         Self {
-            options,
+            concurrency: queue.map_or(options.concurrency, |queue| queue.concurrency),
+            batch: options.batch,
+            has_attempts: has_attempts(options),
+            queue: queue.map(|queue| queue.name.clone()),
+            kinds: Vec::new(),
             state: Mutex::default(),
         }
+    }
+
+    /// Rows of this kind go through it.
+    pub(super) fn add(&mut self, kind: Arc<str>, options: &WorkOptions) {
+        self.kinds.push(kind);
+        self.batch = self.batch.min(options.batch);
+        self.has_attempts &= has_attempts(options);
     }
 
     /// How many rows may be claimed beside those that are held.
@@ -95,7 +112,7 @@ impl Lane {
     }
 
     fn held_max(&self, state: &State, held_max: u32) -> u32 {
-        let WorkOptions { concurrency, batch, .. } = self.options;
+        let Self { concurrency, batch, .. } = *self;
         // What a full hand has, by what rows were like lately.
         let fitting = u32::try_from(BYTES_MAX / state.row_bytes.max(1)).unwrap_or(u32::MAX);
         let handful = batch.min(fitting).max(1);
@@ -105,9 +122,7 @@ impl Lane {
         let free = concurrency.saturating_sub(state.hands);
         let in_hand = u32::try_from(state.in_hand).unwrap_or(u32::MAX);
         let at_once = in_hand.saturating_add(free.saturating_mul(handful));
-        // Whoever dies costs every row that he holds an attempt: one with few of them is not put at risk by waiting.
-        let has_attempts = self.options.retry.attempts() > SUSPECT_ATTEMPTS.unsigned_abs();
-        let Some(took) = state.took.filter(|_| has_attempts) else {
+        let Some(took) = state.took.filter(|_| self.has_attempts) else {
             return at_once;
         };
         let all = u128::from(concurrency) * u128::from(handful);
@@ -131,9 +146,9 @@ impl Lane {
         state.held = state.held.saturating_sub(1);
     }
 
-    /// The work rests: from now on one hand tries, until it is known how it goes.
+    /// The work rests: from now on one hand tries, until it is known how it goes. The hands of a queue have other work meanwhile.
     pub(super) fn rests(&self) {
-        self.lock().has_rested = true;
+        self.lock().has_rested = self.queue.is_none();
     }
 
     fn take_in(&self, row: Row) {
@@ -144,10 +159,10 @@ impl Lane {
     /// How many hands have to begin for what waits.
     fn missing_hands(&self) -> u32 {
         let mut state = self.lock();
-        let free = self.options.concurrency.saturating_sub(state.hands);
+        let free = self.concurrency.saturating_sub(state.hands);
         let (mut missing, mut taken) = (0, 0);
         while missing < free && taken < state.waiting.len() {
-            taken += state.handful(taken, self.options.batch);
+            taken += state.handful(taken, self.batch);
             missing += 1;
         }
         state.hands += missing;
@@ -159,7 +174,7 @@ impl Lane {
         let mut state = self.lock();
         let count = match state.waiting.len() {
             0 => 0,
-            _ => state.handful(0, self.options.batch),
+            _ => state.handful(0, self.batch),
         };
         state.hands -= u32::from(count == 0);
         state.in_hand += count;
@@ -211,6 +226,11 @@ impl Lane {
     }
 }
 
+/// Whoever dies costs every row that he holds an attempt: one with few of them is not put at risk by waiting.
+fn has_attempts(options: &WorkOptions) -> bool {
+    options.retry.attempts() > SUSPECT_ATTEMPTS.unsigned_abs()
+}
+
 impl<Db: Database> Engine<Db> {
     /// Begins to work on rows, or lets them wait for who is at work.
     pub(super) fn start(&mut self, rows: Vec<Claimed>, asked_at: Instant) {
@@ -218,10 +238,10 @@ impl<Db: Database> Engine<Db> {
             let (row, lane) = self.hold(row, asked_at);
             lane.take_in(row);
         }
-        for Kind { work, lane } in self.kinds.values() {
+        for lane in &self.lanes {
             for _ in 0..lane.missing_hands() {
                 let hand = Hand::new(lane.clone(), self.ends.clone());
-                let working = work_through(hand, work.clone(), self.sf.clone());
+                let working = work_through(hand, self.works.clone(), self.sf.clone());
                 self.sf.tasks().spawn(working);
             }
         }
@@ -229,7 +249,7 @@ impl<Db: Database> Engine<Db> {
 
     /// Gives back what waits in some lanes, as if it had not been claimed. It is said with what has ended.
     pub(super) fn give_back(&mut self, is_meant: impl Fn(&Lane) -> bool) {
-        let lanes = self.kinds.values().map(|kind| &kind.lane).filter(|lane| is_meant(lane));
+        let lanes = self.lanes.iter().filter(|lane| is_meant(lane));
         let waiting: Vec<_> = lanes.flat_map(|lane| lane.give_up()).collect();
         for row in waiting {
             if let Some(held) = self.let_out(&row.claimed.lease) {
@@ -287,12 +307,12 @@ impl Drop for Hand {
 }
 
 /// Works on what waits, as much at once as the work wants, until nothing does.
-async fn work_through<Db: Database>(mut hand: Hand, work: Arc<dyn Work<Db>>, sf: Steadfast<Db>) {
+async fn work_through<Db: Database>(mut hand: Hand, works: Works<Db>, sf: Steadfast<Db>) {
     loop {
         let rows = hand.take();
-        if rows.is_empty() {
+        let Some(work) = rows.first().and_then(|row| works.get(&row.claimed.lease.kind)) else {
             return;
-        }
+        };
         let began = Instant::now();
         let ended = run(work.clone(), sf.clone(), rows).await;
         let took = work.rests_for().is_none().then(|| began.elapsed());
@@ -312,13 +332,14 @@ mod tests {
     use crate::retry::RetryPolicy;
 
     fn lane(concurrency: u32, batch: u32, retries: u32) -> Lane {
-        Lane::new(WorkOptions {
+        let options = WorkOptions {
             retry: RetryPolicy::builder().retries(retries).build().expect("a valid policy"),
             lease: None,
             concurrency,
             batch,
             dead_make_room: false,
-        })
+        };
+        Lane::new(&options, None)
     }
 
     fn row(length: usize) -> Row {

@@ -6,7 +6,7 @@
 //! is held, which every statement compares: who was paused, cut off or believed dead changes nothing.
 //!
 //! What a row means is somebody else's: [`Work`] runs it. Deliveries of messages are the first kind of work
-//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows over its [`line`], lets them through [`lane`]s, [`renew`]s what it holds, and [`finish`]es
+//! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows over its [`line`], [`share`]s its hands among them, lets them through [`lane`]s, [`renew`]s what it holds, and [`finish`]es
 //! what has ended; [`wake`] tells it when there may be something to do.
 
 mod claim;
@@ -17,6 +17,7 @@ mod lane;
 mod line;
 mod point;
 mod renew;
+mod share;
 pub(crate) mod wake;
 
 use std::pin::Pin;
@@ -42,6 +43,29 @@ use crate::store::Database;
 /// that one renewal may fail.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
+/// A kind that a node knows, and the queue that its rows stand in.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownKind {
+    pub(crate) name: Arc<str>,
+    pub(crate) queue: Option<Arc<str>>,
+}
+
+/// The kinds of some work.
+pub(crate) fn known_kinds<Db: Database>(work: &dyn Work<Db>) -> impl Iterator<Item = KnownKind> {
+    work.kinds().iter().map(|name| KnownKind {
+        name: name.clone(),
+        queue: work.place(name).queue.map(|queue| queue.name),
+    })
+}
+
+/// What the chain of a row begins with that is none: rows of a key, of which a queue may have a number at once, in any order.
+pub(crate) const KEY: char = '/';
+
+/// Whether a chain is a key with a limit.
+pub(crate) fn is_key(chain: &str) -> bool {
+    chain.starts_with(KEY)
+}
+
 /// What stands before the name of a job where kinds of rows are told apart. Names have no colon.
 pub(crate) const JOBS: &str = "job:";
 
@@ -62,6 +86,11 @@ pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
     /// How it is to be done.
     fn options(&self) -> &WorkOptions;
 
+    /// Where rows of this kind stand in line.
+    fn place(&self, _kind: &str) -> Place {
+        Place::default()
+    }
+
     /// How long it rests: whoever it depends on is away, and rows are better left where they are until then.
     fn rests_for(&self) -> Option<Duration> {
         None
@@ -70,6 +99,35 @@ pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
     /// Does it with rows of one kind, as many at once as it [wants](WorkOptions::batch), and says of each how it ended, in their
     /// order. Once all of their leases are lost, it is dropped: whatever it still did would count for nothing.
     fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>>;
+}
+
+/// Where the rows of a kind stand in line.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The queue whose hands and limits they share with the rows of other works; `None`: they have the hands of their work.
+    pub(crate) queue: Option<Queue>,
+    /// How often they have their turn, against those of the other kinds that share their hands.
+    pub(crate) weight: u32,
+    /// Whether there are hardly ever any.
+    pub(crate) is_rare: bool,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            queue: None,
+            weight: 1,
+            is_rare: false,
+        }
+    }
+}
+
+/// A queue, as far as the engine knows it. Its limits stand in the database, and are the same for all processes.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) name: Arc<str>,
+    /// How many hands it has in this process.
+    pub(crate) concurrency: u32,
 }
 
 /// How work is to be done.
@@ -90,6 +148,8 @@ pub(crate) struct WorkOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) kind: Arc<str>,
+    /// The queue that they stand in.
+    pub(crate) queue: Option<Arc<str>>,
     /// How many.
     pub(crate) room: u32,
     /// How often a row may be claimed at the most.
@@ -122,12 +182,29 @@ pub(crate) struct Claims {
     pub(crate) from: Option<Instant>,
     /// Rows that were out of attempts when their lease expired, and are dead now.
     pub(crate) buried: Vec<Buried>,
-    /// How many rows were due: as many as were asked for means that there may be more.
-    pub(crate) looked_at: usize,
+    /// The kinds of which as many were due as were asked for: there may be more.
+    pub(crate) full: Vec<Arc<str>>,
     /// How many of the rows that were looked at had others ahead of them.
     pub(crate) waiting: usize,
     /// How long until the next row is due, if any is known.
     pub(crate) next_in: Option<Duration>,
+    /// The queues that are at their limits: no more of their rows may begin for now.
+    pub(crate) held_up: Vec<Arc<str>>,
+    /// The keys that are, of those whose rows were looked at.
+    pub(crate) full_keys: Vec<Arc<str>>,
+}
+
+impl Claims {
+    /// What another claim of the same rows came to, beside this one.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.rows.extend(other.rows);
+        self.buried.extend(other.buried);
+        self.full.extend(other.full);
+        self.waiting += other.waiting;
+        self.next_in = [self.next_in, other.next_in].into_iter().flatten().min();
+        self.held_up.extend(other.held_up);
+        self.full_keys.extend(other.full_keys);
+    }
 }
 
 /// How many rows are looked at when those are put off that have others ahead of them.
@@ -236,6 +313,8 @@ pub(crate) struct Back<'b> {
     pub(crate) gives_attempt_back: bool,
     /// The chain whose rows wait for it no longer.
     pub(crate) leaves_chain: Option<&'b str>,
+    /// The key that has room for one more.
+    pub(crate) key: Option<&'b str>,
     /// What is written into its history of errors.
     pub(crate) failure: Option<FailureRow>,
 }

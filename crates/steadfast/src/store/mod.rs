@@ -5,6 +5,7 @@
 //! connection of its own while a transaction is open.
 
 pub(crate) mod inbox;
+pub(crate) mod jobs;
 pub(crate) mod letters;
 mod migrate;
 mod names;
@@ -36,7 +37,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched};
+use crate::queue::{Back, Claim, Claims, Done, KnownKind, Renewed, Untouched};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
 ///
@@ -46,6 +47,8 @@ pub trait Database: sqlx::Database + private::Sealed {
     #[allow(private_bounds)]
     type Store: Store<Self>;
 }
+
+pub(crate) use jobs::QueueRow;
 
 mod private {
     pub trait Sealed {}
@@ -78,6 +81,7 @@ pub(crate) trait Store<Db: Database>:
     + letters::Operations<Db>
     + streams::Streams<Db>
     + inbox::Inbox<Db>
+    + jobs::Jobs<Db>
     + Sized
     + Send
     + Sync
@@ -246,6 +250,7 @@ pub(crate) trait Store<Db: Database>:
         &self,
         link: &mut Self::Link,
         kind: &str,
+        full_keys: &[Arc<str>],
         lease: Duration,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
@@ -260,17 +265,18 @@ pub(crate) trait Store<Db: Database>:
     fn see_kinds(
         &self,
         link: &mut Self::Link,
-        kinds: &[Arc<str>],
+        kinds: &[KnownKind],
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
 
     // The outbox.
 
-    /// Writes where messages go, and that these kinds are known.
+    /// Writes where messages go, which queues there are, and that these kinds are known.
     fn declare(
         &self,
         targets: &[TargetRow],
-        kinds: &[Arc<str>],
+        kinds: &[KnownKind],
+        queues: &[QueueRow],
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
     /// Writes messages in the caller's transaction.

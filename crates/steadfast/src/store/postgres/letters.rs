@@ -348,7 +348,8 @@ impl Letters<Postgres> for PostgresStore {
         let statement = self.names.sql(
             "
             UPDATE steadfast.queue AS q
-            SET state = 'pending', attempts = 0, began_at = NULL, due_at = c.now, visible_at = c.now, token = 0, holder = NULL
+            SET state = 'pending', attempts = 0, began_at = NULL, due_at = c.now, visible_at = c.now, token = 0, holder = NULL,
+                number = CASE left(q.chain, 1) WHEN '/' THEN (extract(epoch FROM c.now) * 1000000)::bigint ELSE q.number END
             FROM unnest($2::uuid[], $3::text[]) AS r (item, kind),
                  (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now) AS c
             WHERE q.item = r.item AND q.kind = r.kind AND q.state <> 'leased'",

@@ -7,8 +7,10 @@ mod audit;
 mod breakers;
 mod doctor;
 mod inbox;
+mod jobs;
 mod keys;
 mod letters;
+mod limits;
 mod migrations;
 mod operations;
 mod outbox;
@@ -29,6 +31,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
+use super::jobs::QueueRow;
 use super::{
     Aged, Aging, AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal,
     Settlement, Store, begin_transaction, classify_common, commit_transaction, rollback_transaction,
@@ -42,7 +45,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched};
+use crate::queue::{Back, Claim, Claims, Done, KnownKind, Renewed, Untouched};
 
 use keys::PreparedClaim;
 
@@ -403,20 +406,36 @@ impl Store<Postgres> for PostgresStore {
         queue::finish(link, &self.names, done, offset).await
     }
 
-    async fn park(&self, link: &mut queue::Link, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
-        queue::park(link, &self.names, kind, lease, offset).await
+    async fn park(
+        &self,
+        link: &mut queue::Link,
+        kind: &str,
+        full_keys: &[Arc<str>],
+        lease: Duration,
+        offset: Offset,
+    ) -> Result<()> {
+        queue::park(link, &self.names, kind, full_keys, lease, offset).await
     }
 
     async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
         queue::put_back(link, &self.names, back, offset).await
     }
 
-    async fn see_kinds(&self, link: &mut queue::Link, kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+    async fn see_kinds(&self, link: &mut queue::Link, kinds: &[KnownKind], offset: Offset) -> Result<()> {
         queue::see_kinds(link, &self.names, kinds, offset).await
     }
 
-    async fn declare(&self, targets: &[TargetRow], kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+    async fn declare(
+        &self,
+        targets: &[TargetRow],
+        kinds: &[KnownKind],
+        queues: &[QueueRow],
+        offset: Offset,
+    ) -> Result<()> {
         outbox::declare(self, targets, offset).await?;
+        if !queues.is_empty() {
+            jobs::declare(self, &self.names, queues, offset).await?;
+        }
         queue::see(&self.pool, &self.names, kinds, offset).await
     }
 

@@ -38,6 +38,13 @@ macro_rules! due {
     };
 }
 
+/// A time, in microseconds since 1970.
+macro_rules! micros_of {
+    ($time:expr) => {
+        concat!("(extract(epoch FROM ", $time, ") * 1000000)::bigint")
+    };
+}
+
 /// Writes messages, and a row of the queue for what each is for: a job has one, an event one for each target that wants it, whichever
 /// process declared that. `$2` are the locks of the ordering keys, sorted, and the rest has a place for each message.
 ///
@@ -56,20 +63,21 @@ macro_rules! publish {
             SELECT nextval('steadfast.numbers') AS number, i.*
             FROM (SELECT count(*) FROM locked) AS first,
                  unnest((SELECT $3::uuid[]), $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::text[], $9::text[],
-                        $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::text[], $16::text[], $17::bigint[])
+                        $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::text[], $16::text[], $17::bigint[],
+                        $18::text[], $19::text[])
                  AS i (id, type, version, delay, expires_after, ordering_key, redacted,
-                       correlation_id, causation_id, traceparent, payload, source, patterns, kind, due_at)
+                       correlation_id, causation_id, traceparent, payload, source, patterns, kind, due_at, chain, unique_key)
         ), said AS (
             INSERT INTO steadfast.messages
                    (number, created_at, expires_at, version, id, type, source, content_type, correlation_id, causation_id,
-                    traceparent, ordering_key, redacted, payload, kind)
+                    traceparent, ordering_key, redacted, payload, kind, unique_key)
             SELECT i.number, ",
             now!(),
             ", ",
             now!(),
             " + i.expires_after * interval '1 microsecond', i.version, i.id, i.type, i.source,
                    'application/json', i.correlation_id, i.causation_id, i.traceparent, i.ordering_key, i.redacted, i.payload,
-                   i.kind
+                   i.kind, i.unique_key
             FROM input AS i
         ), sent AS (
             INSERT INTO steadfast.queue (visible_at, due_at, number, item, state, kind, chain)
@@ -78,10 +86,12 @@ macro_rules! publish {
             ", ",
             due!("i.delay", "i.due_at"),
             ",
-                   CASE WHEN i.ordering_key IS NOT NULL THEN i.number END,
+                   CASE WHEN i.chain IS NOT NULL THEN ",
+            micros_of!(due!("i.delay", "i.due_at")),
+            " WHEN i.ordering_key IS NOT NULL THEN i.number END,
                    i.id, 'pending',
                    t.name || CASE WHEN t.is_versioned AND i.version > 1 THEN '@' || i.version ELSE '' END,
-                   t.name || ' ' || i.ordering_key
+                   coalesce(i.chain, t.name || ' ' || i.ordering_key)
             FROM input AS i
             CROSS JOIN LATERAL (
                 SELECT DISTINCT name, is_versioned
@@ -134,17 +144,19 @@ macro_rules! enqueue_one {
         WITH said AS (
             INSERT INTO steadfast.messages
                    (number, created_at, version, id, type, source, content_type, correlation_id, causation_id,
-                    traceparent, redacted, payload, kind)
+                    traceparent, redacted, payload, kind, unique_key)
             VALUES (nextval('steadfast.numbers'), ",
             now!(),
-            ", $5, $3, $4, $14, 'application/json', $10, $11, $12, $9, $13, $16)
+            ", $5, $3, $4, $14, 'application/json', $10, $11, $12, $9, $13, $16, $19)
         ), sent AS (
-            INSERT INTO steadfast.queue (visible_at, due_at, item, state, kind)
+            INSERT INTO steadfast.queue (visible_at, due_at, number, item, state, kind, chain)
             VALUES (",
             due!("$6", "$17"),
             ", ",
             due!("$6", "$17"),
-            ", $3, 'pending', $16)
+            ", CASE WHEN $18 IS NOT NULL THEN ",
+            micros_of!(due!("$6", "$17")),
+            " END, $3, 'pending', $16, $18)
         )"
         )
     };
@@ -189,7 +201,7 @@ macro_rules! bind_fields {
             .bind($shape($messages, |message| {
                 i32::try_from(message.version).unwrap_or(i32::MAX)
             }))
-            .bind($shape($messages, |message| delay(message)))
+            .bind($shape($messages, |message| due_columns(message.due).0))
             .bind($shape($messages, |message| message.expires_after.map(micros)))
             .bind($shape($messages, |message| message.ordering_key.as_deref()))
             .bind($shape($messages, |message| message.redacted.as_deref()))
@@ -200,7 +212,9 @@ macro_rules! bind_fields {
             .bind($shape($messages, |message| &*message.origin.source))
             .bind($shape($messages, |message| patterns(message.event_type)))
             .bind($shape($messages, |message| message.kind.as_deref()))
-            .bind($shape($messages, |message| due_at(message)))
+            .bind($shape($messages, |message| due_columns(message.due).1))
+            .bind($shape($messages, |message| message.chain.as_deref()))
+            .bind($shape($messages, |message| message.unique_key.as_deref()))
     };
 }
 
@@ -214,19 +228,11 @@ fn many<'m, T>(messages: &'m [NewMessage], field: impl Fn(&'m NewMessage) -> T) 
     messages.iter().map(field).collect()
 }
 
-/// How long after it was written a message is due, in microseconds.
-fn delay(message: &NewMessage) -> i64 {
-    match message.due {
-        When::After(delay) => micros(delay),
-        When::At(_) => 0,
-    }
-}
-
-/// At which time it is due, in microseconds since 1970.
-fn due_at(message: &NewMessage) -> Option<i64> {
-    match message.due {
-        When::After(_) => None,
-        When::At(at) => Some(at.0),
+/// How long after it was written something is due, and at which time, if that is given: in microseconds, since 1970.
+pub(super) fn due_columns(due: When) -> (i64, Option<i64>) {
+    match due {
+        When::After(delay) => (micros(delay), None),
+        When::At(at) => (0, Some(at.0)),
     }
 }
 
@@ -294,11 +300,11 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, settlement: &
         INSERT INTO steadfast.keys
                (hash, scope, tenant, owner, operation, value, fingerprint,
                 state, status, headers, body, format, created_at, expires_at)
-        SELECT $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, ",
+        SELECT $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, ",
         now!(),
         ", ",
         now!(),
-        " + $30 * interval '1 microsecond'
+        " + $32 * interval '1 microsecond'
         WHERE current_setting('sf.transaction', true) = 'open'"
     );
     let Settlement { key, stored, .. } = settlement;
@@ -335,13 +341,13 @@ pub(super) async fn settle_row(
         messages,
         ", gone AS (
             DELETE FROM steadfast.queue
-            WHERE item = $18 AND kind = $19 AND epoch = $20 AND token = $21 AND state = 'leased'
+            WHERE item = $20 AND kind = $21 AND epoch = $22 AND token = $23 AND state = 'leased'
             RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
             SELECT ",
         now!(),
-        ", attempts, item, $22, kind FROM gone
+        ", attempts, item, $24, kind FROM gone
         ), ",
         show_next!("gone"),
         "

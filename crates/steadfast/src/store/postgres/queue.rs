@@ -16,7 +16,8 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
 use crate::queue::{
-    Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted, done_word,
+    Back, Buried, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted,
+    done_word,
 };
 use crate::telemetry;
 
@@ -107,13 +108,16 @@ pub(super) fn channel(names: &Names) -> String {
     format!("{}_queue", names.name())
 }
 
-/// Shows the row behind each one that leaves its chain, in the commit in which it leaves: nobody has to be alive to tell.
+/// Shows the row behind each one that leaves its chain, in the commit in which it leaves: nobody has to be alive to tell. A chain that
+/// begins with `/` is a key with a limit: the row that has waited longest comes behind those of other keys that wait.
 macro_rules! show_next {
     ($gone:literal) => {
         concat!(
             "shown AS (
             UPDATE steadfast.queue AS q
-            SET visible_at = q.due_at
+            SET visible_at = CASE left(q.chain, 1)
+                                 WHEN '/' THEN statement_timestamp() + $1 * interval '1 microsecond'
+                                 ELSE q.due_at END
             -- By the primary key: a join may be planned as a scan.
             WHERE q.item = ANY (ARRAY(
                       SELECT next.item
@@ -126,7 +130,20 @@ macro_rules! show_next {
                           WHERE chain = g.chain AND number > g.number
                           ORDER BY number
                           LIMIT 1) AS next
-                      WHERE g.chain IS NOT NULL))
+                      WHERE g.chain IS NOT NULL AND left(g.chain, 1) <> '/'
+                      UNION ALL
+                      SELECT next.item
+                      FROM (SELECT chain, count(*) FROM ",
+            $gone,
+            " WHERE left(chain, 1) = '/' GROUP BY chain) AS g
+                      CROSS JOIN LATERAL (
+                          SELECT item
+                          FROM steadfast.queue
+                          WHERE chain = g.chain AND state = 'pending' AND visible_at > due_at
+                            AND number <= extract(epoch FROM statement_timestamp()) * 1000000 + $1
+                          ORDER BY number
+                          -- One more than has ended: should one have been put off just when there was room, it comes back.
+                          LIMIT g.count + 1) AS next))
               AND coalesce(q.chain, '') = ANY (ARRAY(SELECT chain FROM ",
             $gone,
             "))
@@ -217,6 +234,132 @@ macro_rules! put_off {
     };
 }
 
+pub(super) use put_off;
+
+/// A claim: what is wanted, where is looked for it, which of what was found is `plain`, how many rows are ahead of the others, and what
+/// else is written and said.
+macro_rules! claim_statement {
+    (
+        wanted: $wanted:expr,
+        looks: $looks:expr,
+        plain: $plain:literal,
+        odd: $odd:literal,
+        ahead: $ahead:literal,
+        also: $also:expr,
+        next_at: $next_at:literal,
+        said: $said:literal
+    ) => {
+        concat!(
+            "
+    WITH clock AS MATERIALIZED (
+        SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
+               set_config('synchronous_commit', 'off', true)     AS is_light
+    ), wanted AS MATERIALIZED (
+        SELECT w.kind, w.room, w.attempts_max, w.lease * interval '1 microsecond' AS lease, w.dead_make_room,
+               w.queue, w.place, least($10, w.attempts_max - 1) AS suspect_from
+        FROM unnest($2::text[], $3::integer[], $4::integer[], $5::bigint[], $11::boolean[], $12::text[])
+             WITH ORDINALITY AS w (kind, room, attempts_max, lease, dead_make_room, queue, place)
+        JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
+        ",
+            $wanted,
+            $looks,
+            "
+    ), plain AS (
+        UPDATE steadfast.queue AS q
+        SET state = 'leased', epoch = q.epoch + 1, attempts = q.attempts + 1, token = $8, holder = $9,
+            leased_until = c.now + w.lease, began_at = coalesce(q.began_at, c.now)
+        FROM wanted AS w, clock AS c
+        WHERE q.ctid = ANY (ARRAY(SELECT place FROM due WHERE ",
+            $plain,
+            ")) AND q.kind || '' = w.kind
+        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, q.began_at, q.due_at, 'claim' AS verdict, false AS is_suspect
+    ), odd AS MATERIALIZED (
+        SELECT DISTINCT ON (l.item, l.kind)
+               l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
+               l.state = 'leased' AND l.attempts >= w.suspect_from AS is_suspect,
+               ahead.count AS ahead,
+               CASE WHEN ahead.count > 0                                     THEN 'wait'
+                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max THEN 'bury'
+                    ELSE 'claim' END AS verdict
+        FROM (",
+            $odd,
+            ") AS l
+        JOIN wanted AS w ON w.kind = l.kind
+        CROSS JOIN LATERAL (",
+            $ahead,
+            ") AS ahead
+    ), judged AS (
+        UPDATE steadfast.queue AS q
+        SET state        = CASE o.verdict WHEN 'claim' THEN 'leased' WHEN 'bury' THEN 'dead' ELSE q.state END,
+            epoch        = q.epoch + CASE o.verdict WHEN 'wait' THEN 0 ELSE 1 END,
+            attempts     = q.attempts + CASE o.verdict WHEN 'claim' THEN 1 ELSE 0 END,
+            token        = CASE o.verdict WHEN 'claim' THEN $8 ELSE 0 END,
+            holder       = CASE o.verdict WHEN 'claim' THEN $9 END,
+            leased_until = CASE o.verdict WHEN 'claim' THEN c.now + o.lease ELSE q.leased_until END,
+            began_at     = coalesce(q.began_at, CASE o.verdict WHEN 'claim' THEN c.now END),
+            chain        = CASE WHEN o.verdict = 'bury' AND o.dead_make_room THEN NULL ELSE q.chain END,
+            number       = CASE WHEN o.verdict = 'bury' AND left(q.chain, 1) = '/' THEN 9223372036854775807 ELSE q.number END,
+            visible_at   = CASE o.verdict
+                               -- A row of `freed` may have been put off: from now on its lease hides it.
+                               WHEN 'claim' THEN least(q.visible_at, c.now)
+                               WHEN 'bury'  THEN 'infinity'
+                               ELSE c.now + ",
+            put_off!("o.ahead", "o.lease", "o.due_at"),
+            " END
+        FROM odd AS o, clock AS c
+        -- By the primary key, and not by the index on kinds, which does not see this comparison.
+        WHERE q.item = ANY (ARRAY(SELECT item FROM odd)) AND q.item = o.item AND q.kind || '' = o.kind
+        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at, o.verdict, o.is_suspect, q.state, q.letters
+    ), ",
+            put_letters_in_line!("judged"),
+            ", noted AS (
+        INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
+        SELECT c.now, o.epoch, o.attempts, o.item, o.kind, 'unknown', 'lease_expired',
+               'the process that worked on it died, hung or was cut off from the database', 'lease_expired'
+        FROM odd AS o, clock AS c
+        WHERE o.state = 'leased'
+        ON CONFLICT DO NOTHING
+    )",
+            $also,
+            "
+    -- What is said once comes first, on a row of its own.
+    SELECT now, ARRAY(SELECT kind FROM turn WHERE is_full) AS full_kinds,
+           (SELECT count(*) FROM odd WHERE verdict = 'wait') AS waiting,
+           least((SELECT min(next.visible_at)
+            FROM wanted AS w
+            CROSS JOIN LATERAL (
+                SELECT visible_at
+                FROM steadfast.queue
+                WHERE kind = w.kind AND visible_at > (SELECT now FROM clock) AND visible_at < 'infinity'
+                ORDER BY visible_at
+                LIMIT 1) AS next), ",
+            $next_at,
+            ") AS next_at,
+           ",
+            $said,
+            ",
+           is_light, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM clock
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL,
+           c.verdict, c.item, c.kind, c.epoch, c.chain, c.attempts, c.began_at, c.due_at, c.is_suspect,
+           m.type, m.version, m.created_at, m.expires_at, m.ordering_key, m.source, m.correlation_id, m.causation_id,
+           m.traceparent, m.payload
+    FROM (SELECT * FROM plain
+          UNION ALL
+          SELECT item, kind, epoch, attempts, chain, began_at, due_at, verdict, is_suspect
+          FROM judged
+          WHERE verdict <> 'wait') AS c
+    LEFT JOIN LATERAL (
+        SELECT *
+        FROM steadfast.messages
+        WHERE id = c.item AND c.verdict = 'claim'
+        LIMIT 1) AS m ON true"
+        )
+    };
+}
+pub(super) use claim_statement;
+
 /// Claims rows that are due, and those whose lease has expired: both are visible. One statement for all kinds.
 ///
 /// A lease leaves the row where it is in the index, so claiming writes nothing but the row itself, and the next claim passes it
@@ -234,18 +377,11 @@ macro_rules! put_off {
 /// that would be to read the whole backlog, each time.
 ///
 /// It need not survive a crash of the server: a claim that is lost is made again.
-const CLAIM: &str = concat!(
-    "
-    WITH clock AS MATERIALIZED (
-        SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
-               set_config('synchronous_commit', 'off', true)     AS is_light
-    ), wanted AS MATERIALIZED (
-        SELECT w.kind, w.room, w.attempts_max, w.lease * interval '1 microsecond' AS lease, w.dead_make_room,
-               least($10, w.attempts_max - 1) AS suspect_from
-        FROM unnest($2::text[], $3::integer[], $4::integer[], $5::bigint[], $11::boolean[])
-             AS w (kind, room, attempts_max, lease, dead_make_room)
-        JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
-    ), freed AS MATERIALIZED (
+macro_rules! claim_due {
+    ($wanted:literal, $said:literal) => {
+        claim_statement! {
+            wanted: $wanted,
+            looks: "    ), freed AS MATERIALIZED (
         SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
         FROM steadfast.queue
         WHERE item = ANY (ARRAY(
@@ -278,6 +414,7 @@ const CLAIM: &str = concat!(
             FOR UPDATE SKIP LOCKED) AS next
     ), turn AS MATERIALIZED (
         SELECT w.kind, w.suspect_from,
+               count(d.item) >= w.room AS is_full,
                CASE WHEN count(d.item) < w.room THEN (SELECT now FROM clock) + interval '1 microsecond'
                     ELSE max(d.visible_at) END AS until
         FROM wanted AS w
@@ -294,107 +431,72 @@ const CLAIM: &str = concat!(
             ORDER BY visible_at
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS next
-        LIMIT $7
-    ), plain AS (
-        UPDATE steadfast.queue AS q
-        SET state = 'leased', epoch = q.epoch + 1, attempts = q.attempts + 1, token = $8, holder = $9,
-            leased_until = c.now + w.lease, began_at = coalesce(q.began_at, c.now)
-        FROM wanted AS w, clock AS c
-        WHERE q.ctid = ANY (ARRAY(SELECT place FROM due WHERE chain IS NULL AND state = 'pending')) AND q.kind || '' = w.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, q.began_at, q.due_at, 'claim' AS verdict, false AS is_suspect
-    ), odd AS MATERIALIZED (
-        SELECT DISTINCT ON (l.item, l.kind)
-               l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
-               l.state = 'leased' AND l.attempts >= w.suspect_from AS is_suspect,
-               ahead.count AS ahead,
-               CASE WHEN ahead.count > 0                                     THEN 'wait'
-                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max THEN 'bury'
-                    ELSE 'claim' END AS verdict
-        FROM (SELECT * FROM freed
+        LIMIT $7",
+            plain: "chain IS NULL AND state = 'pending'",
+            odd: "SELECT * FROM freed
               UNION ALL
               SELECT * FROM due WHERE chain IS NOT NULL OR state <> 'pending'
               UNION ALL
-              SELECT * FROM suspect) AS l
-        JOIN wanted AS w ON w.kind = l.kind
-        CROSS JOIN LATERAL (
+              SELECT * FROM suspect",
+            ahead: "
             SELECT count(*)
             FROM (SELECT FROM steadfast.queue AS earlier
-                  WHERE earlier.chain = l.chain AND earlier.number < l.number
-                  LIMIT 2) AS earlier) AS ahead
-    ), judged AS (
-        UPDATE steadfast.queue AS q
-        SET state        = CASE o.verdict WHEN 'claim' THEN 'leased' WHEN 'bury' THEN 'dead' ELSE q.state END,
-            epoch        = q.epoch + CASE o.verdict WHEN 'wait' THEN 0 ELSE 1 END,
-            attempts     = q.attempts + CASE o.verdict WHEN 'claim' THEN 1 ELSE 0 END,
-            token        = CASE o.verdict WHEN 'claim' THEN $8 ELSE 0 END,
-            holder       = CASE o.verdict WHEN 'claim' THEN $9 END,
-            leased_until = CASE o.verdict WHEN 'claim' THEN c.now + o.lease ELSE q.leased_until END,
-            began_at     = coalesce(q.began_at, CASE o.verdict WHEN 'claim' THEN c.now END),
-            chain        = CASE WHEN o.verdict = 'bury' AND o.dead_make_room THEN NULL ELSE q.chain END,
-            visible_at   = CASE o.verdict
-                               -- A row of `freed` may have been put off: from now on its lease hides it.
-                               WHEN 'claim' THEN least(q.visible_at, c.now)
-                               WHEN 'bury'  THEN 'infinity'
-                               ELSE c.now + ",
-    put_off!("o.ahead", "o.lease", "o.due_at"),
-    " END
-        FROM odd AS o, clock AS c
-        -- By the primary key, and not by the index on kinds, which does not see this comparison.
-        WHERE q.item = ANY (ARRAY(SELECT item FROM odd)) AND q.item = o.item AND q.kind || '' = o.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at, o.verdict, o.is_suspect, q.state, q.letters
-    ), ",
-    put_letters_in_line!("judged"),
-    ", noted AS (
-        INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
-        SELECT c.now, o.epoch, o.attempts, o.item, o.kind, 'unknown', 'lease_expired',
-               'the process that worked on it died, hung or was cut off from the database', 'lease_expired'
-        FROM odd AS o, clock AS c
-        WHERE o.state = 'leased'
-        ON CONFLICT DO NOTHING
-    )
-    -- What is said once comes first, on a row of its own.
-    SELECT now, (SELECT count(*) FROM due) AS looked_at, (SELECT count(*) FROM odd WHERE verdict = 'wait') AS waiting,
-           (SELECT min(next.visible_at)
-            FROM wanted AS w
-            CROSS JOIN LATERAL (
-                SELECT visible_at
-                FROM steadfast.queue
-                WHERE kind = w.kind AND visible_at > (SELECT now FROM clock) AND visible_at < 'infinity'
-                ORDER BY visible_at
-                LIMIT 1) AS next) AS next_at,
-           is_light, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    FROM clock
-    UNION ALL
-    SELECT NULL, NULL, NULL, NULL,
-           c.verdict, c.item, c.kind, c.epoch, c.chain, c.attempts, c.began_at, c.due_at, c.is_suspect,
-           m.type, m.version, m.created_at, m.expires_at, m.ordering_key, m.source, m.correlation_id, m.causation_id,
-           m.traceparent, m.payload
-    FROM (SELECT * FROM plain
-          UNION ALL
-          SELECT item, kind, epoch, attempts, chain, began_at, due_at, verdict, is_suspect
-          FROM judged
-          WHERE verdict <> 'wait') AS c
-    LEFT JOIN LATERAL (
-        SELECT *
-        FROM steadfast.messages
-        WHERE id = c.item AND c.verdict = 'claim'
-        LIMIT 1) AS m ON true"
+                  WHERE earlier.chain = l.chain AND earlier.number < l.number AND left(l.chain, 1) <> '/'
+                  LIMIT 2) AS earlier",
+            also: "",
+            next_at: "NULL",
+            said: $said
+        }
+    };
+}
+
+/// Claims for works that have hands of their own.
+const CLAIM: &str = claim_due!("", "NULL");
+
+/// The same if some rows stand in queues: those of a queue that is paused are left alone, and of those with limits it is only said whether
+/// any is due. To claim them takes more ([`limits`](super::limits)).
+const CLAIM_IN_QUEUES: &str = claim_due!(
+    "LEFT JOIN steadfast.queues AS u ON u.name = w.queue
+        WHERE u.paused_at IS NULL
+          AND u.running_max IS NULL AND u.key_running_max IS NULL AND u.rate_count IS NULL",
+    "ARRAY(SELECT DISTINCT w.queue
+                 FROM unnest($2::text[], $12::text[]) AS w (kind, queue)
+                 JOIN steadfast.queues AS u ON u.name = w.queue
+                 JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
+                 WHERE u.paused_at IS NULL
+                   AND (u.running_max IS NOT NULL OR u.key_running_max IS NOT NULL OR u.rate_count IS NOT NULL)
+                   AND EXISTS (SELECT FROM steadfast.queue AS q
+                               WHERE q.kind = w.kind AND q.visible_at <= (SELECT now FROM clock)
+                                 AND (q.state <> 'leased' OR q.leased_until <= (SELECT now FROM clock))))"
 );
 
+/// Claims what is wanted; what stands in queues with limits in a transaction of its own, if anything of it is due.
 pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
+    let has_queues = claim.wanted.iter().any(|wanted| wanted.queue.is_some());
+    let statement = if has_queues { CLAIM_IN_QUEUES } else { CLAIM };
+    let rows = bind_claim(sqlx::query(names.sql(statement)), claim, offset)
+        .fetch_all(&mut link.listener)
+        .await
+        .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
+    let (mut claims, limited) = read_claims(&rows, claim)?;
+    if !limited.is_empty() {
+        claims.add(super::limits::claim(&mut link.listener, names, claim, &limited, offset).await?);
+    }
+    Ok(claims)
+}
+
+pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// Binds what every claim has.
+pub(super) fn bind_claim<'q>(query: Query<'q>, claim: &Claim<'q>, offset: Offset) -> Query<'q> {
     let column = |of: fn(&Wanted) -> i32| claim.wanted.iter().map(of).collect::<Vec<i32>>();
-    let rows = sqlx::query(names.sql(CLAIM))
+    let leases = claim.wanted.iter().map(|wanted| micros(wanted.lease));
+    query
         .bind(offset.0)
         .bind(claim.wanted.iter().map(|wanted| &*wanted.kind).collect::<Vec<_>>())
         .bind(column(|wanted| count(wanted.room)))
         .bind(column(|wanted| count(wanted.attempts_max)))
-        .bind(
-            claim
-                .wanted
-                .iter()
-                .map(|wanted| micros(wanted.lease))
-                .collect::<Vec<_>>(),
-        )
+        .bind(leases.collect::<Vec<_>>())
         .bind(claim.freed.iter().map(|chain| &**chain).collect::<Vec<_>>())
         .bind(i64::from(claim.takes_suspect))
         .bind(claim.token)
@@ -407,21 +509,31 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
                 .map(|wanted| wanted.dead_make_room)
                 .collect::<Vec<_>>(),
         )
-        .fetch_all(&mut link.listener)
-        .await
-        .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
+        .bind(
+            claim
+                .wanted
+                .iter()
+                .map(|wanted| wanted.queue.as_deref())
+                .collect::<Vec<_>>(),
+        )
+}
+
+/// Reads what a claim came to, and what it said of queues.
+pub(super) fn read_claims(rows: &[PgRow], claim: &Claim<'_>) -> Result<(Claims, Vec<String>)> {
     let Some((first, rows)) = rows.split_first() else {
         return Err(Error::new(Code::Database, "a claim said nothing"));
     };
+    let mut texts = Texts(claim.wanted.iter().map(|wanted| wanted.kind.clone()).collect());
     let mut columns = Columns::of(first);
     let now = columns.time()?;
+    let full: Vec<String> = columns.next()?;
     let mut claims = Claims {
-        looked_at: usize::try_from(columns.next::<i64>()?).unwrap_or_default(),
+        full: full.iter().map(|kind| texts.share(kind)).collect(),
         waiting: usize::try_from(columns.next::<i64>()?).unwrap_or_default(),
         next_in: until(now, columns.time()?),
         ..Claims::default()
     };
-    let mut texts = Texts(claim.wanted.iter().map(|wanted| wanted.kind.clone()).collect());
+    let queues: Option<Vec<String>> = columns.next()?;
     for row in rows {
         let mut columns = Columns {
             row,
@@ -443,7 +555,7 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
                 .extend(read_claimed(lease, chain, columns, now, &mut texts)?);
         }
     }
-    Ok(claims)
+    Ok((claims, queues.unwrap_or_default()))
 }
 
 /// The rest of the columns, in the order of the statement; `None`: the message is gone.
@@ -490,7 +602,7 @@ fn read_claimed(
 }
 
 /// The column of [`CLAIM`] with which that begins which is said of a row.
-const FIRST_OF_ROW: usize = 4;
+const FIRST_OF_ROW: usize = 5;
 
 /// Reads the columns of a row one after another: a hundred thousand rows a second are not looked up by name. Nor are their types
 /// compared, which are those of our own statement.
@@ -671,7 +783,14 @@ async fn finish_those(
 /// Puts off rows that have others ahead of them, among the first [`PARKED_AT_ONCE`] that are due: for as long as a claim would.
 ///
 /// A claim puts off as many as it has room for. Behind a chain that is long, others would wait until it has passed it by.
-pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
+pub(super) async fn park(
+    link: &mut Link,
+    names: &Names,
+    kind: &str,
+    full_keys: &[Arc<str>],
+    lease: Duration,
+    offset: Offset,
+) -> Result<()> {
     let statement = names.sql(concat!(
         "
         WITH clock AS MATERIALIZED (
@@ -689,9 +808,13 @@ pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Dura
             CROSS JOIN LATERAL (
                 SELECT count(*)
                 FROM (SELECT FROM steadfast.queue AS earlier
-                      WHERE earlier.chain = d.chain AND earlier.number < d.number
+                      WHERE earlier.chain = d.chain AND earlier.number < d.number AND left(d.chain, 1) <> '/'
                       LIMIT 2) AS earlier) AS ahead
             WHERE ahead.count > 0
+            UNION ALL
+            SELECT d.item, 2
+            FROM due AS d
+            WHERE d.chain = ANY ($5)
         ), locked AS MATERIALIZED (
             SELECT item, kind
             FROM steadfast.queue
@@ -713,6 +836,7 @@ pub(super) async fn park(link: &mut Link, names: &Names, kind: &str, lease: Dura
         .bind(kind)
         .bind(micros(lease))
         .bind(PARKED_AT_ONCE)
+        .bind(full_keys.iter().map(|key| &**key).collect::<Vec<_>>())
         .execute(&mut link.listener)
         .await
         .map(drop)
@@ -738,6 +862,10 @@ pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], 
                 -- The age of a row counts from the first attempt that counts.
                 began_at   = CASE WHEN b.gives_back AND q.attempts = 1 THEN NULL ELSE q.began_at END,
                 chain      = CASE WHEN b.leaves IS NULL THEN q.chain END,
+                -- Those of a key stand there by their time.
+                number     = CASE WHEN coalesce(left(q.chain, 1), '') <> '/' OR b.after = 0 THEN q.number
+                                  WHEN b.after IS NULL THEN 9223372036854775807
+                                  ELSE (extract(epoch FROM c.now) * 1000000)::bigint + b.after END,
                 token      = 0,
                 holder     = NULL
             FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::text[],
@@ -746,7 +874,8 @@ pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], 
                  clock AS c
             WHERE q.item = ANY (ARRAY(SELECT item FROM free)) AND (q.item, q.kind) IN (SELECT item, kind FROM free)
               AND q.item = b.item AND q.kind || '' = b.kind
-            RETURNING q.item, q.kind, q.epoch, q.number, q.state, q.letters, b.leaves AS chain,
+            RETURNING q.item, q.kind, q.epoch, q.number, q.state, q.letters,
+                      CASE left(q.chain, 1) WHEN '/' THEN q.chain ELSE b.leaves END AS chain,
                       b.attempt, b.failure, b.code, b.message, b.fingerprint
         ), noted AS (
             INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
@@ -787,29 +916,30 @@ pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], 
 }
 
 /// Says that a node knows these kinds, now.
-pub(super) async fn see_kinds(link: &mut Link, names: &Names, kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+pub(super) async fn see_kinds(link: &mut Link, names: &Names, kinds: &[KnownKind], offset: Offset) -> Result<()> {
     see(&mut link.listener, names, kinds, offset).await
 }
 
 pub(super) async fn see<'e>(
     executor: impl PgExecutor<'e>,
     names: &Names,
-    kinds: &[Arc<str>],
+    kinds: &[KnownKind],
     offset: Offset,
 ) -> Result<()> {
     let statement = names.sql(
         "
-        INSERT INTO steadfast.kinds (kind, seen_at, paused_at, paused_by, paused_reason)
-        SELECT k.kind, clock_timestamp() + $1 * interval '1 microsecond', p.paused_at, p.paused_by, p.paused_reason
-        FROM unnest($2::text[]) AS k (kind)
+        INSERT INTO steadfast.kinds (kind, seen_at, queue, paused_at, paused_by, paused_reason)
+        SELECT k.kind, clock_timestamp() + $1 * interval '1 microsecond', k.queue, p.paused_at, p.paused_by, p.paused_reason
+        FROM unnest($2::text[], $3::text[]) AS k (kind, queue)
         -- A version that nobody knew before is paused if its target is.
         LEFT JOIN steadfast.kinds AS p ON p.kind = split_part(k.kind, '@', 1)
         ORDER BY k.kind
-        ON CONFLICT ON CONSTRAINT kinds_one DO UPDATE SET seen_at = excluded.seen_at",
+        ON CONFLICT ON CONSTRAINT kinds_one DO UPDATE SET seen_at = excluded.seen_at, queue = excluded.queue",
     );
     sqlx::query(statement)
         .bind(offset.0)
-        .bind(kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())
+        .bind(kinds.iter().map(|kind| &*kind.name).collect::<Vec<_>>())
+        .bind(kinds.iter().map(|kind| kind.queue.as_deref()).collect::<Vec<_>>())
         .execute(executor)
         .await
         .map(drop)

@@ -29,9 +29,9 @@ macro_rules! settle {
                (hash, scope, tenant, owner, operation, value, fingerprint, state, status, headers, body, format,
                 created_at, key_expires_at,
                 id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
-                expires_at, due_at, kind)
+                expires_at, due_at, kind, chain)
         VALUES ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $2, $15,
-                $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)"
+                $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)"
     };
 }
 
@@ -151,8 +151,9 @@ async fn write(
             .bind(message.redacted.as_deref())
             .bind(message.payload.as_bytes())
             .bind(message.expires_after.map(|after| now.after(after).0))
-            .bind(outbox::due_at(message, now).0)
-            .bind(message.kind.as_deref());
+            .bind(outbox::when_due(message.due, now).0)
+            .bind(message.kind.as_deref())
+            .bind(message.chain.as_deref());
     }
     match query.execute(conn).await {
         Ok(_) => Ok(true),

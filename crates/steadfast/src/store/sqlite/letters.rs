@@ -338,7 +338,8 @@ impl Letters<Sqlite> for SqliteStore {
         let statement = self.names.sql(
             "
             UPDATE steadfast_queue
-            SET state = 'pending', attempts = 0, began_at = NULL, due_at = $2, visible_at = $2, token = 0, holder = NULL
+            SET state = 'pending', attempts = 0, began_at = NULL, due_at = $2, visible_at = $2, token = 0, holder = NULL,
+                number = CASE substr(chain, 1, 1) WHEN '/' THEN $2 ELSE number END
             WHERE (item, kind) IN (SELECT r.value ->> 0, r.value ->> 1 FROM json_each($1) AS r) AND state <> 'leased'",
         );
         sqlx::query(statement)

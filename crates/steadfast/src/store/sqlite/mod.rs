@@ -9,8 +9,10 @@ mod breakers;
 mod doctor;
 mod gate;
 mod inbox;
+mod jobs;
 mod keys;
 mod letters;
+mod limits;
 mod migrations;
 mod operations;
 mod outbox;
@@ -30,6 +32,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
+use super::jobs::QueueRow;
 use super::{
     Aged, Aging, AppliedMigration, Begin, Begun, CommitError, Doomed, Guard, LookUp, Migration, Names, Seal,
     Settlement, Store, classify_common,
@@ -43,7 +46,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched, done_word};
+use crate::queue::{Back, Claim, Claims, Done, KnownKind, Renewed, Untouched, done_word};
 
 use writer::{Patience, Turn, Writer};
 
@@ -380,9 +383,16 @@ impl Store<Sqlite> for SqliteStore {
         Ok(untouched)
     }
 
-    async fn park(&self, _: &mut queue::Link, kind: &str, lease: Duration, offset: Offset) -> Result<()> {
+    async fn park(
+        &self,
+        _: &mut queue::Link,
+        kind: &str,
+        full_keys: &[Arc<str>],
+        lease: Duration,
+        offset: Offset,
+    ) -> Result<()> {
         let mut turn = self.writer.take_turn(false).await?;
-        queue::park(&mut turn, &self.names, kind, lease, offset).await?;
+        queue::park(&mut turn, &self.names, kind, full_keys, lease, offset).await?;
         self.end_turn(turn).await
     }
 
@@ -393,15 +403,22 @@ impl Store<Sqlite> for SqliteStore {
         Ok(untouched)
     }
 
-    async fn see_kinds(&self, _: &mut queue::Link, kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+    async fn see_kinds(&self, _: &mut queue::Link, kinds: &[KnownKind], offset: Offset) -> Result<()> {
         let mut turn = self.writer.take_turn(false).await?;
         queue::see_kinds(&mut turn, &self.names, kinds, offset).await?;
         self.end_turn(turn).await
     }
 
-    async fn declare(&self, targets: &[TargetRow], kinds: &[Arc<str>], offset: Offset) -> Result<()> {
+    async fn declare(
+        &self,
+        targets: &[TargetRow],
+        kinds: &[KnownKind],
+        queues: &[QueueRow],
+        offset: Offset,
+    ) -> Result<()> {
         let mut turn = self.writer.take_turn(false).await?;
         outbox::declare(&mut turn, &self.names, targets, offset).await?;
+        jobs::declare(&mut turn, &self.names, queues, offset).await?;
         queue::see_kinds(&mut turn, &self.names, kinds, offset).await?;
         self.end_turn(turn).await
     }

@@ -14,20 +14,21 @@ macro_rules! publish_statement {
         "
         INSERT INTO steadfast_publications
                (id, type, version, source, correlation_id, causation_id, traceparent, ordering_key, redacted, payload,
-                created_at, expires_at, due_at, kind)
+                created_at, expires_at, due_at, kind, chain, unique_key)
         SELECT m.value ->> 'id', m.value ->> 'type', m.value ->> 'version', m.value ->> 'source',
                m.value ->> 'correlation_id', m.value ->> 'causation_id', m.value ->> 'traceparent',
                m.value ->> 'ordering_key', m.value ->> 'redacted', CAST(m.value ->> 'payload' AS BLOB),
-               $2, $2 + (m.value ->> 'expires_after'), m.value ->> 'due_at', m.value ->> 'kind'
+               $2, $2 + (m.value ->> 'expires_after'), m.value ->> 'due_at', m.value ->> 'kind', m.value ->> 'chain',
+               m.value ->> 'unique_key'
         FROM json_each($1) AS m
         ORDER BY m.key"
     };
 }
 pub(super) use publish_statement;
 
-/// When a message is due that is written now.
-pub(super) fn due_at(message: &NewMessage, now: Timestamp) -> Timestamp {
-    match message.due {
+/// When something is due that is written now.
+pub(super) fn when_due(due: When, now: Timestamp) -> Timestamp {
+    match due {
         When::After(delay) => now.after(delay),
         When::At(at) => at.max(now),
     }
@@ -48,8 +49,10 @@ pub(super) fn encode(messages: &[NewMessage], now: Timestamp) -> String {
             "redacted": message.redacted,
             "payload": message.payload,
             "expires_after": message.expires_after.map(micros),
-            "due_at": due_at(message, now).0,
+            "due_at": when_due(message.due, now).0,
             "kind": message.kind.as_deref(),
+            "chain": message.chain,
+            "unique_key": message.unique_key,
         })
     };
     serde_json::Value::from_iter(messages.iter().map(encode)).to_string()

@@ -13,13 +13,16 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
+use super::limits::{Limit, Limits};
 use super::writer::Turn;
 use super::{Names, SqliteStore, Store};
 use crate::clock::{Offset, Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
-use crate::queue::{Back, Buried, Claim, Claimed, Claims, Done, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted};
+use crate::queue::{
+    Back, Buried, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted, is_key,
+};
 use crate::telemetry;
 
 /// How often the file is looked at for what other processes have written. It is one call of the system, no statement.
@@ -86,7 +89,9 @@ pub(super) async fn glance(readers: &SqlitePool, names: &Names, claim: &Claim<'_
                          AND (q.state <> 'leased' OR q.leased_until <= $2)) AS is_due,
                (SELECT min(q.visible_at) FROM steadfast_queue AS q WHERE q.kind = w.value AND q.visible_at > $2) AS next_at
         FROM json_each($1) AS w
-        JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL",
+        JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL
+        LEFT JOIN steadfast_queues AS u ON u.name = k.queue
+        WHERE u.paused_at IS NULL",
     );
     let now = offset.now().0;
     let rows: Vec<(bool, Option<i64>)> = sqlx::query_as(statement)
@@ -112,12 +117,15 @@ pub(super) async fn claim(turn: &mut Turn, names: &Names, claim: &Claim<'_>, off
     let mut claims = Claims::default();
     let now = offset.now().0;
     let mut suspects_left = i64::from(claim.takes_suspect);
+    let mut limits = Limits::read(turn, names, claim, now).await?;
     for place in due_kinds(turn, names, claim, now).await? {
         let Some(wanted) = claim.wanted.get(place) else {
             continue;
         };
-        claim_kind(turn, names, claim, wanted, now, &mut suspects_left, &mut claims).await?;
+        let limit = limits.of(wanted);
+        claim_kind(turn, names, claim, wanted, now, limit, &mut suspects_left, &mut claims).await?;
     }
+    limits.write(turn, names, now, &mut claims).await?;
     Ok(claims)
 }
 
@@ -128,9 +136,13 @@ async fn due_kinds(conn: &mut SqliteConnection, names: &Names, claim: &Claim<'_>
         SELECT w.key
         FROM json_each($1) AS w
         JOIN steadfast_kinds AS k ON k.kind = w.value AND k.paused_at IS NULL
-        WHERE EXISTS (SELECT 1 FROM steadfast_queue AS q
+        LEFT JOIN steadfast_queues AS u ON u.name = k.queue
+        WHERE u.paused_at IS NULL
+          AND EXISTS (SELECT 1 FROM steadfast_queue AS q
                       WHERE q.kind = w.value AND q.visible_at <= $2
-                        AND (q.state <> 'leased' OR q.leased_until <= $2))",
+                        AND (q.state <> 'leased' OR q.leased_until <= $2))
+        -- As they were asked for: the first come first.
+        ORDER BY w.key",
     );
     let places: Vec<i64> = sqlx::query_scalar(statement)
         .bind(encode_kinds(claim))
@@ -147,6 +159,29 @@ async fn due_kinds(conn: &mut SqliteConnection, names: &Names, claim: &Claim<'_>
 fn encode_kinds(claim: &Claim<'_>) -> String {
     let kinds: Vec<_> = claim.wanted.iter().map(|wanted| &*wanted.kind).collect();
     json!(kinds).to_string()
+}
+
+/// Makes the rows of each key visible that have waited longest for its limit, behind those of other keys that wait.
+async fn show_keys(conn: &mut SqliteConnection, names: &Names, keys: &[&str], now: i64) -> Result<()> {
+    let statement = names.sql(
+        "
+        UPDATE steadfast_queue
+        SET visible_at = $2
+        WHERE (item, kind) IN (SELECT item, kind FROM steadfast_queue
+                               WHERE chain = $1 AND number <= $2 AND state = 'pending' AND visible_at > max(due_at, $2)
+                               ORDER BY number
+                               -- One more than has ended: should one have been put off just when there was room, it comes back.
+                               LIMIT 2)",
+    );
+    for key in keys {
+        sqlx::query(statement.clone())
+            .bind(*key)
+            .bind(now)
+            .execute(&mut *conn)
+            .await
+            .map_err(|error| SqliteStore::error(error, "letting a key go on"))?;
+    }
+    Ok(())
 }
 
 /// Makes the first row of each chain visible, if it is due.
@@ -170,54 +205,99 @@ pub(super) async fn show_heads(conn: &mut SqliteConnection, names: &Names, chain
         .map_err(|error| SqliteStore::error(error, "looking at chains"))
 }
 
+/// The rows of a kind `$1` that can be claimed at `$2`: of those that are due at most `$3`, and of the suspect ones at most `$4`.
+macro_rules! candidates {
+    ($due:literal, $suspect:literal) => {
+        concat!(
+            "
+        WITH due AS MATERIALIZED (
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at,
+                   (SELECT count(*)
+                    FROM (SELECT 1 FROM steadfast_queue AS earlier
+                          WHERE earlier.chain = q.chain AND earlier.number < q.number AND substr(q.chain, 1, 1) <> '/'
+                          LIMIT 2)) AS ahead
+            FROM steadfast_queue AS q
+            WHERE q.kind = $1 AND q.visible_at <= $2 AND ",
+            $due,
+            "
+            ORDER BY q.visible_at
+            LIMIT $3
+        ),
+        suspects AS (
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at,
+                   0 AS ahead
+            FROM ",
+            $suspect,
+            "
+        )
+        SELECT d.*, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
+               m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
+        FROM (SELECT * FROM due UNION ALL SELECT * FROM suspects) AS d
+        LEFT JOIN steadfast_messages AS m ON m.id = d.item AND d.ahead = 0"
+        )
+    };
+}
+
+const CANDIDATES: &str = candidates!(
+    "(q.state <> 'leased' OR (q.leased_until <= $2 AND q.attempts < $5))",
+    "steadfast_queue AS q
+            WHERE q.kind = $1 AND q.state = 'leased' AND q.leased_until <= $2 AND q.attempts >= $5
+              -- It has its turn when those that have waited longer have had theirs; to look further is to read all of them.
+              AND q.visible_at < (SELECT CASE WHEN count(*) < $3 THEN $2 + 1 ELSE max(visible_at) END FROM due)
+            ORDER BY q.visible_at
+            LIMIT $4"
+);
+
+/// The same for a queue `$6` with limits. A lease that has expired keeps its slot until its row is claimed again, for whoever has it
+/// may still be at work; so these are found by their slots, however little room there is.
+const LIMITED_CANDIDATES: &str = candidates!(
+    "q.state = 'pending'",
+    "steadfast_slots AS s
+            CROSS JOIN steadfast_queue AS q ON q.item = s.item AND q.kind = s.kind AND q.epoch = s.epoch
+            WHERE s.queue = $6 AND s.kind = $1 AND q.state = 'leased' AND q.leased_until <= $2
+              AND (q.attempts < $5 OR q.item = (SELECT x.item
+                                                FROM steadfast_slots AS y
+                                                CROSS JOIN steadfast_queue AS x ON x.item = y.item AND x.kind = y.kind
+                                                WHERE y.queue = $6 AND y.kind = $1 AND x.state = 'leased'
+                                                  AND x.leased_until <= $2 AND x.attempts >= $5 AND $4 > 0
+                                                LIMIT 1))"
+);
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "it is one step of a loop, and has what that has"
+)]
 async fn claim_kind(
     conn: &mut SqliteConnection,
     names: &Names,
     claim: &Claim<'_>,
     wanted: &Wanted,
     now: i64,
+    mut limit: Option<&mut Limit>,
     suspects_left: &mut i64,
     claims: &mut Claims,
 ) -> Result<()> {
-    let candidates = names.sql(
-        "
-        WITH due AS MATERIALIZED (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, false AS is_suspect,
-                   (SELECT count(*)
-                    FROM (SELECT 1 FROM steadfast_queue AS earlier
-                          WHERE earlier.chain = q.chain AND earlier.number < q.number
-                          LIMIT 2)) AS ahead
-            FROM steadfast_queue AS q
-            WHERE q.kind = $1 AND q.visible_at <= $2
-              AND (q.state <> 'leased' OR (q.leased_until <= $2 AND q.attempts < $5))
-            ORDER BY q.visible_at
-            LIMIT $3
-        ),
-        suspects AS (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, true AS is_suspect,
-                   0 AS ahead
-            FROM steadfast_queue AS q
-            WHERE q.kind = $1 AND q.state = 'leased' AND q.leased_until <= $2 AND q.attempts >= $5
-              -- It has its turn when those that have waited longer have had theirs; to look further is to read all of them.
-              AND q.visible_at < (SELECT CASE WHEN count(*) < $3 THEN $2 + 1 ELSE max(visible_at) END FROM due)
-            ORDER BY q.visible_at
-            LIMIT $4
-        )
-        SELECT d.*, m.type, m.version, m.source, m.ordering_key, m.correlation_id, m.causation_id, m.traceparent, m.payload,
-               m.created_at, coalesce(m.expires_at <= $2, false) AS has_expired
-        FROM (SELECT * FROM due UNION ALL SELECT * FROM suspects) AS d
-        LEFT JOIN steadfast_messages AS m ON m.id = d.item AND d.ahead = 0",
-    );
-    let rows = sqlx::query(candidates)
+    let (candidates, room) = match &limit {
+        None => (CANDIDATES, i64::from(wanted.room)),
+        Some(limit) => (LIMITED_CANDIDATES, limit.room(wanted)),
+    };
+    let suspect_from = SUSPECT_ATTEMPTS.min(i32::try_from(wanted.attempts_max).unwrap_or(i32::MAX) - 1);
+    let mut candidates = sqlx::query(names.sql(candidates))
         .bind(&*wanted.kind)
         .bind(now)
-        .bind(i64::from(wanted.room))
+        .bind(room)
         .bind(*suspects_left)
-        .bind(SUSPECT_ATTEMPTS.min(i32::try_from(wanted.attempts_max).unwrap_or(i32::MAX) - 1))
+        .bind(suspect_from);
+    if limit.is_some() {
+        candidates = candidates.bind(wanted.queue.as_deref());
+    }
+    let rows = candidates
         .fetch_all(&mut *conn)
         .await
         .map_err(|error| SqliteStore::error(error, "claiming rows"))?;
-    claims.looked_at += rows.len();
+    if room > 0 && rows.len() >= usize::try_from(room).unwrap_or(usize::MAX) {
+        claims.full.push(wanted.kind.clone());
+    }
     let mut changes = Changes::default();
     for row in &rows {
         let (item, attempts): (&str, i32) = (get(row, "item")?, get(row, "attempts")?);
@@ -227,14 +307,18 @@ async fn claim_kind(
             let expired = json!({ "item": item, "epoch": epoch, "attempts": attempts });
             changes.expired.push(expired);
         }
-        let is_suspect: bool = get(row, "is_suspect")?;
+        let is_suspect = has_expired && attempts >= suspect_from;
         *suspects_left -= i64::from(is_suspect);
-        let ahead: i64 = get(row, "ahead")?;
+        let chain: Option<&str> = get(row, "chain")?;
+        // What its key has no room for waits for longer each time, since whoever makes room shows it.
+        let has_to_wait = !has_expired && limit.as_mut().is_some_and(|limit| !limit.admit(chain));
+        let ahead = if has_to_wait { 2 } else { get(row, "ahead")? };
         if ahead > 0 {
             let waited = now - get::<i64>(row, "due_at")?;
             let wait = parked_for(ahead, waited, micros(wanted.lease));
             changes.parked.insert(item.to_owned(), now.saturating_add(wait).into());
             claims.waiting += 1;
+            claims.full_keys.extend(text(row, "chain")?.filter(|_| has_to_wait));
         } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
             changes.buried.push(Buried {
                 lease: read_lease(row, wanted, 0)?,
@@ -242,8 +326,11 @@ async fn claim_kind(
             });
         } else {
             changes.taken.push(item.to_owned());
+            if let Some(limit) = &mut limit {
+                limit.take(item, wanted, get::<i64>(row, "epoch")? + 1, has_expired);
+            }
             match get::<Option<&str>>(row, "type")? {
-                Some(_) => claims.rows.push(read_claimed(row, claim, wanted, now)?),
+                Some(_) => claims.rows.push(read_claimed(row, claim, wanted, is_suspect, now)?),
                 None => telemetry::message_missing(item),
             }
         }
@@ -307,7 +394,8 @@ impl Changes {
                 "
                 UPDATE steadfast_queue
                 SET state = 'dead', epoch = epoch + 1, token = 0, holder = NULL, visible_at = $3,
-                    chain = CASE WHEN $4 THEN NULL ELSE chain END
+                    chain = CASE WHEN $4 THEN NULL ELSE chain END,
+                    number = CASE substr(chain, 1, 1) WHEN '/' THEN $3 ELSE number END
                 WHERE item IN (SELECT value FROM json_each($1)) AND +kind = $2",
             );
             let items: Vec<_> = self.buried.iter().map(|buried| buried.lease.item.to_string()).collect();
@@ -318,7 +406,9 @@ impl Changes {
             put_letters_in_line(conn, names, dead, now).await?;
         }
         let chains = self.buried.iter().filter_map(|buried| buried.chain.as_deref());
-        let left: Vec<_> = chains.filter(|_| wanted.dead_make_room).collect();
+        let (keys, chains): (Vec<_>, Vec<_>) = chains.partition(|chain| is_key(chain));
+        show_keys(conn, names, &keys, now).await?;
+        let left: Vec<_> = chains.into_iter().filter(|_| wanted.dead_make_room).collect();
         show_heads(conn, names, &left).await
     }
 }
@@ -359,7 +449,7 @@ pub(super) async fn put_letters_in_line(
 }
 
 /// A row that is ours from now on.
-fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, now: i64) -> Result<Claimed> {
+fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, is_suspect: bool, now: i64) -> Result<Claimed> {
     let attempts: i32 = get(row, "attempts")?;
     let began_at = get::<Option<i64>>(row, "began_at")?.unwrap_or(now);
     let lease = read_lease(row, wanted, claim.token)?;
@@ -368,7 +458,7 @@ fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, now: i64) -
         elapsed: duration(now - began_at),
         due_for: duration(now - get::<i64>(row, "due_at")?),
         chain: text(row, "chain")?,
-        is_suspect: get(row, "is_suspect")?,
+        is_suspect,
         message: Arc::new(Message {
             id: lease.item,
             event_type: get::<&str>(row, "type")?.into(),
@@ -512,7 +602,8 @@ pub(super) async fn finish(
             chains.extend(chain);
         }
     }
-    let chains: Vec<_> = chains.iter().map(String::as_str).collect();
+    let (keys, chains): (Vec<_>, Vec<_>) = chains.iter().map(String::as_str).partition(|chain| is_key(chain));
+    show_keys(conn, names, &keys, offset.now().0).await?;
     show_heads(conn, names, &chains).await?;
     Ok(lost(done.iter().map(|done| done.lease), &held))
 }
@@ -524,6 +615,7 @@ pub(super) async fn park(
     conn: &mut SqliteConnection,
     names: &Names,
     kind: &str,
+    full_keys: &[Arc<str>],
     lease: Duration,
     offset: Offset,
 ) -> Result<()> {
@@ -531,10 +623,13 @@ pub(super) async fn park(
     let statement = names.sql(
         "
         SELECT d.item, d.due_at,
-               (SELECT count(*)
-                FROM (SELECT 1 FROM steadfast_queue AS earlier
-                      WHERE earlier.chain = d.chain AND earlier.number < d.number
-                      LIMIT 2)) AS ahead
+               CASE WHEN d.chain IN (SELECT value FROM json_each($4)) THEN 2
+                    WHEN substr(d.chain, 1, 1) <> '/'
+                    THEN (SELECT count(*)
+                          FROM (SELECT 1 FROM steadfast_queue AS earlier
+                                WHERE earlier.chain = d.chain AND earlier.number < d.number
+                                LIMIT 2))
+               END AS ahead
         FROM (SELECT item, chain, number, due_at
               FROM steadfast_queue
               WHERE kind = $1 AND visible_at <= $2 AND state = 'pending'
@@ -547,6 +642,7 @@ pub(super) async fn park(
         .bind(kind)
         .bind(now)
         .bind(PARKED_AT_ONCE)
+        .bind(json!(full_keys.iter().map(|key| &**key).collect::<Vec<_>>()).to_string())
         .fetch_all(&mut *conn)
         .await
         .map_err(fail)?;
@@ -592,6 +688,7 @@ pub(super) async fn put_back(
 ) -> Result<Untouched> {
     let now = offset.now().0;
     let left: Vec<_> = back.iter().filter_map(|back| back.leaves_chain).collect();
+    let keys: Vec<_> = back.iter().filter_map(|back| back.key).collect();
     let encode = |back: &Back<'_>| {
         let at = back.after.map(|after| now.saturating_add(micros(after)));
         let failure = back.failure.as_ref();
@@ -639,6 +736,9 @@ pub(super) async fn put_back(
             -- The age of a row counts from the first attempt that counts.
             began_at   = CASE WHEN b.value ->> 'gives_back' = 1 AND q.attempts = 1 THEN NULL ELSE q.began_at END,
             chain      = CASE WHEN b.value ->> 'leaves_chain' = 1 THEN NULL ELSE q.chain END,
+            -- Those of a key stand there by their time.
+            number     = CASE WHEN coalesce(substr(q.chain, 1, 1), '') <> '/' OR b.value ->> 'at' <= $3 THEN q.number
+                              ELSE coalesce(b.value ->> 'at', $2) END,
             token      = 0,
             holder     = NULL
         FROM json_each($1) AS b
@@ -655,6 +755,7 @@ pub(super) async fn put_back(
         .map_err(|error| SqliteStore::error(error, "putting rows back"))?;
     let dead = rows.iter().filter(|(_, _, state)| state == "dead");
     put_letters_in_line(conn, names, dead.map(|(item, kind, _)| (&**item, &**kind)), now).await?;
+    show_keys(conn, names, &keys, now).await?;
     show_heads(conn, names, &left).await?;
     let held: Vec<_> = rows.into_iter().map(|(item, kind, _)| (item, kind)).collect();
     Ok(lost(back.iter().map(|back| back.lease), &held))
@@ -664,22 +765,22 @@ pub(super) async fn put_back(
 pub(super) async fn see_kinds(
     conn: &mut SqliteConnection,
     names: &Names,
-    kinds: &[Arc<str>],
+    kinds: &[KnownKind],
     offset: Offset,
 ) -> Result<()> {
     let statement = names.sql(
         "
-        INSERT INTO steadfast_kinds (kind, seen_at, paused_at, paused_by, paused_reason)
-        SELECT k.value, $2, p.paused_at, p.paused_by, p.paused_reason
+        INSERT INTO steadfast_kinds (kind, seen_at, queue, paused_at, paused_by, paused_reason)
+        SELECT k.value ->> 0, $2, k.value ->> 1, p.paused_at, p.paused_by, p.paused_reason
         FROM json_each($1) AS k
         -- A version that nobody knew before is paused if its target is.
-        LEFT JOIN steadfast_kinds AS p ON p.kind = substr(k.value, 1, instr(k.value || '@', '@') - 1)
+        LEFT JOIN steadfast_kinds AS p ON p.kind = substr(k.value ->> 0, 1, instr((k.value ->> 0) || '@', '@') - 1)
         WHERE true
-        ON CONFLICT (kind) DO UPDATE SET seen_at = excluded.seen_at",
+        ON CONFLICT (kind) DO UPDATE SET seen_at = excluded.seen_at, queue = excluded.queue",
     );
-    let kinds: Vec<_> = kinds.iter().map(|kind| &**kind).collect();
+    let kinds = Value::from_iter(kinds.iter().map(|kind| json!([&*kind.name, kind.queue.as_deref()])));
     sqlx::query(statement)
-        .bind(json!(kinds).to_string())
+        .bind(kinds.to_string())
         .bind(offset.now().0)
         .execute(conn)
         .await
@@ -748,6 +849,7 @@ mod tests {
         let publishing = sf.transact(async |tx| Ok(tx.publish(&Happened)?));
         publishing.await.expect("published");
         let wanted = Wanted {
+            queue: None,
             kind: "test.hear".into(),
             room: 10,
             attempts_max: 1,

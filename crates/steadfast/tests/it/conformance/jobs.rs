@@ -180,7 +180,7 @@ async fn a_worker_runs_a_job_at_once_and_another_process_does_too() {
     let other = harness.another().await;
     other.handler::<Mark>().run(keep);
     let working = run(&other);
-    eventually("the kind is known", || async { rows(&harness, "kinds").await == 1 }).await;
+    eventually("its kinds are known", || async { rows(&harness, "kinds").await == 3 }).await;
     for tag in ["a", "b", "c"] {
         enqueue(&harness.sf, &mark(tag)).await;
     }

@@ -85,6 +85,11 @@ pub(super) async fn process(harness: &Harness<Db>, clock: &Clock, dispatcher: Di
     builder.build().await.unwrap()
 }
 
+/// Lets time pass.
+pub(super) fn pass(clock: &Clock, time: Duration) {
+    clock.set_offset(clock.offset() + time);
+}
+
 pub(super) fn run(sf: &Steadfast<Db>) -> tokio::task::JoinHandle<steadfast::Result<()>> {
     let sf = sf.clone();
     tokio::spawn(async move { sf.dispatch().await })

@@ -54,6 +54,10 @@ mod push;
 mod queue;
 #[path = "../conformance/jobs.rs"]
 mod jobs;
+#[path = "../conformance/queues.rs"]
+mod queues;
+#[path = "../conformance/unique_jobs.rs"]
+mod unique_jobs;
 #[path = "../conformance/sinks.rs"]
 mod sinks;
 #[path = "../conformance/trouble.rs"]

@@ -1,0 +1,265 @@
+//! Queues and unique keys on SQLite.
+
+use serde_json::{Value, json};
+use sqlx::{Row, Sqlite, SqliteConnection};
+use uuid::Uuid;
+
+use super::outbox::when_due;
+use super::{Names, SqliteStore, Store};
+use crate::clock::{Offset, micros};
+use crate::error::{Code, Error, Result};
+use crate::outbox::When;
+use crate::store::jobs::{Jobs, QueueRow, QueueStateRow, UniqueHolder, UniqueWish};
+
+/// How many keys are forgotten by one statement.
+const FORGOTTEN_AT_ONCE: i64 = 1_000;
+
+/// Writes which queues there are, and their limits. One that begins to have another rate begins with all of it.
+pub(super) async fn declare(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    queues: &[QueueRow],
+    offset: Offset,
+) -> Result<()> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast_queues AS u (name, running_max, key_running_max, rate_count, rate_every, declared_at)
+        VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT (name) DO UPDATE
+        SET running_max     = excluded.running_max,
+            key_running_max = excluded.key_running_max,
+            tokens          = CASE WHEN u.rate_count = excluded.rate_count AND u.rate_every = excluded.rate_every THEN u.tokens END,
+            rate_count      = excluded.rate_count,
+            rate_every      = excluded.rate_every,
+            declared_at     = excluded.declared_at",
+    );
+    for queue in queues {
+        sqlx::query(statement.clone())
+            .bind(&*queue.name)
+            .bind(queue.running_max)
+            .bind(queue.key_running_max)
+            .bind(queue.rate.map(|rate| rate.0))
+            .bind(queue.rate.map(|rate| micros(rate.1)))
+            .bind(offset.now().0)
+            .execute(&mut *conn)
+            .await
+            .map_err(|error| SqliteStore::error(error, "declaring queues"))?;
+    }
+    Ok(())
+}
+
+impl Jobs<Sqlite> for SqliteStore {
+    async fn list_queues(&self, count_max: u32, offset: Offset) -> Result<Vec<QueueStateRow>> {
+        let statement = self.names.sql(
+            "
+            WITH counts AS (
+                SELECT k.queue, k.seen_at, q.state, q.due_at > $1 AS is_later
+                FROM steadfast_kinds AS k
+                LEFT JOIN steadfast_queue AS q
+                  ON q.kind = k.kind
+                 AND q.visible_at <= coalesce((SELECT l.visible_at FROM steadfast_queue AS l WHERE l.kind = k.kind
+                                               ORDER BY l.visible_at LIMIT 1 OFFSET $2), 9223372036854775807)
+                WHERE k.queue IS NOT NULL
+            ), sums AS (
+                SELECT queue, max(seen_at) AS seen_at,
+                       count(*) FILTER (WHERE state = 'pending' AND NOT is_later) AS available,
+                       count(*) FILTER (WHERE state = 'pending' AND is_later)     AS scheduled,
+                       count(*) FILTER (WHERE state = 'leased')                   AS running,
+                       count(*) FILTER (WHERE state = 'dead')                     AS dead
+                FROM counts
+                GROUP BY queue
+            ), all_names AS (
+                SELECT name FROM steadfast_queues UNION SELECT queue FROM sums
+            )
+            SELECT n.name, u.running_max, u.key_running_max, u.rate_count, u.rate_every, s.seen_at, u.paused_at, u.paused_by,
+                   u.paused_reason, coalesce(s.available, 0) AS available, coalesce(s.scheduled, 0) AS scheduled,
+                   coalesce(s.running, 0) AS running, coalesce(s.dead, 0) AS dead
+            FROM all_names AS n
+            LEFT JOIN steadfast_queues AS u ON u.name = n.name
+            LEFT JOIN sums AS s ON s.queue = n.name
+            ORDER BY n.name",
+        );
+        let rows = sqlx::query(statement)
+            .bind(offset.now().0)
+            .bind(i64::from(count_max))
+            .fetch_all(&self.readers)
+            .await
+            .map_err(Self::fail("listing queues"))?;
+        let read = |row: &sqlx::sqlite::SqliteRow| -> sqlx::Result<QueueStateRow> {
+            Ok(QueueStateRow {
+                name: row.try_get("name")?,
+                running_max: row.try_get("running_max")?,
+                key_running_max: row.try_get("key_running_max")?,
+                rate_count: row.try_get("rate_count")?,
+                rate_every: row.try_get("rate_every")?,
+                seen_at: row.try_get("seen_at")?,
+                paused_at: row.try_get("paused_at")?,
+                paused_by: row.try_get("paused_by")?,
+                paused_reason: row.try_get("paused_reason")?,
+                available: row.try_get("available")?,
+                scheduled: row.try_get("scheduled")?,
+                running: row.try_get("running")?,
+                dead: row.try_get("dead")?,
+            })
+        };
+        rows.iter()
+            .map(read)
+            .collect::<sqlx::Result<_>>()
+            .map_err(Self::fail("listing queues"))
+    }
+
+    async fn pause_queue(
+        &self,
+        conn: &mut SqliteConnection,
+        name: &str,
+        pause: Option<(&str, &str)>,
+        offset: Offset,
+    ) -> Result<bool> {
+        // A queue that is not declared has a row from now on: what kinds stand in it is known.
+        let statement = self.names.sql(
+            "
+            INSERT INTO steadfast_queues (name, declared_at, paused_at, paused_by, paused_reason)
+            SELECT $1, $2, CASE WHEN $3 IS NOT NULL THEN $2 END, $3, $4
+            WHERE EXISTS (SELECT 1 FROM steadfast_queues WHERE name = $1)
+               OR EXISTS (SELECT 1 FROM steadfast_kinds WHERE queue = $1)
+            ON CONFLICT (name) DO UPDATE
+            SET paused_at     = excluded.paused_at,
+                paused_by     = excluded.paused_by,
+                paused_reason = excluded.paused_reason",
+        );
+        let written = sqlx::query(statement)
+            .bind(name)
+            .bind(offset.now().0)
+            .bind(pause.map(|(by, _)| by))
+            .bind(pause.map(|(_, reason)| reason))
+            .execute(conn)
+            .await
+            .map_err(Self::fail("pausing a queue"))?;
+        Ok(written.rows_affected() > 0)
+    }
+
+    async fn take_unique(
+        &self,
+        conn: &mut SqliteConnection,
+        wish: &UniqueWish<'_>,
+        offset: Offset,
+    ) -> Result<UniqueHolder> {
+        let statement = self.names.sql(
+            "
+            INSERT INTO steadfast_unique_jobs (key, item, kind, taken_at, held_until)
+            VALUES ($1, $2, $3, $4, $4 + $5)
+            ON CONFLICT (key) DO UPDATE SET key = excluded.key
+            RETURNING item, kind, coalesce(held_until > $4, false)",
+        );
+        let (item, kind, is_held): (String, String, bool) = sqlx::query_as(statement)
+            .bind(wish.key)
+            .bind(wish.item.to_string())
+            .bind(wish.kind)
+            .bind(offset.now().0)
+            .bind(wish.held_for.map(micros))
+            .fetch_one(conn)
+            .await
+            .map_err(Self::fail("taking a unique key"))?;
+        let item = parse(&item)?;
+        Ok(UniqueHolder { item, kind, is_held })
+    }
+
+    async fn hand_over_unique(&self, conn: &mut SqliteConnection, wish: &UniqueWish<'_>, offset: Offset) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast_unique_jobs
+            SET item = $2, kind = $3, taken_at = $4, held_until = $4 + $5
+            WHERE key = $1",
+        );
+        sqlx::query(statement)
+            .bind(wish.key)
+            .bind(wish.item.to_string())
+            .bind(wish.kind)
+            .bind(offset.now().0)
+            .bind(wish.held_for.map(micros))
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("handing a unique key over"))
+    }
+
+    async fn unique_keys(&self, conn: &mut SqliteConnection, items: &[Uuid]) -> Result<Vec<(Uuid, String)>> {
+        let statement = self.names.sql(
+            "
+            SELECT m.id, m.unique_key
+            FROM json_each($1) AS i
+            CROSS JOIN steadfast_messages AS m ON m.id = i.value
+            WHERE m.unique_key IS NOT NULL
+            ORDER BY m.unique_key, m.id",
+        );
+        let rows: Vec<(String, String)> = sqlx::query_as(statement)
+            .bind(json!(items.iter().map(Uuid::to_string).collect::<Vec<_>>()).to_string())
+            .fetch_all(conn)
+            .await
+            .map_err(Self::fail("reading unique keys"))?;
+        rows.into_iter().map(|(item, key)| Ok((parse(&item)?, key))).collect()
+    }
+
+    async fn lock_row(&self, conn: &mut SqliteConnection, item: Uuid, kind: &str) -> Result<Option<String>> {
+        // Whoever has the turn is alone.
+        let statement = self
+            .names
+            .sql("SELECT state FROM steadfast_queue WHERE item = $1 AND kind = $2");
+        sqlx::query_scalar(statement)
+            .bind(item.to_string())
+            .bind(kind)
+            .fetch_optional(conn)
+            .await
+            .map_err(Self::fail("locking a job"))
+    }
+
+    async fn reschedule(
+        &self,
+        conn: &mut SqliteConnection,
+        rows: &[(Uuid, String)],
+        due: When,
+        offset: Offset,
+    ) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast_queue
+            SET due_at = $2, visible_at = $2, number = CASE substr(chain, 1, 1) WHEN '/' THEN $2 ELSE number END
+            WHERE (item, kind) IN (SELECT r.value ->> 0, r.value ->> 1 FROM json_each($1) AS r) AND state = 'pending'",
+        );
+        let rows = Value::from_iter(rows.iter().map(|(item, kind)| json!([item.to_string(), kind])));
+        sqlx::query(statement)
+            .bind(rows.to_string())
+            .bind(when_due(due, offset.now()).0)
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("rescheduling jobs"))
+    }
+
+    async fn forget_uniques(&self, offset: Offset) -> Result<u64> {
+        let statement = self.names.sql(
+            "
+            DELETE FROM steadfast_unique_jobs
+            WHERE key IN (
+                SELECT u.key
+                FROM steadfast_unique_jobs AS u
+                WHERE coalesce(u.held_until, u.taken_at) <= $1
+                  AND NOT EXISTS (SELECT 1 FROM steadfast_queue AS q WHERE q.item = u.item AND q.kind = u.kind)
+                LIMIT $2)",
+        );
+        let mut turn = self.writer.take_turn(false).await?;
+        let forgotten = sqlx::query(statement)
+            .bind(offset.now().0)
+            .bind(FORGOTTEN_AT_ONCE)
+            .execute(&mut *turn)
+            .await
+            .map_err(Self::fail("forgetting unique keys"))?;
+        self.end_turn(turn).await?;
+        Ok(forgotten.rows_affected())
+    }
+}
+
+fn parse(item: &str) -> Result<Uuid> {
+    item.parse()
+        .map_err(|error| Error::new(Code::Database, format!("{item:?} is not the id of a job")).with_source(error))
+}

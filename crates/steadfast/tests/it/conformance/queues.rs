@@ -1,0 +1,375 @@
+//! Queues: hands that jobs share, priorities, and limits over all nodes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use steadfast::{Clock, Code, Dispatcher, Failure, Job, JobCx, Priority, QueueOptions, Steadfast};
+use tokio::sync::Semaphore;
+
+use super::Db;
+use super::queue::{pass, process, rows, run, stop};
+use crate::harness::{Harness, TestDatabase, eventually, fresh};
+
+/// Stands in the queue `mail`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Mail {
+    tag: String,
+}
+
+impl Job for Mail {
+    const NAME: &'static str = "test.mail";
+    const QUEUE: Option<&'static str> = Some("mail");
+}
+
+/// Stands in the same one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Parcel {
+    tag: String,
+}
+
+impl Job for Parcel {
+    const NAME: &'static str = "test.parcel";
+    const QUEUE: Option<&'static str> = Some("mail");
+}
+
+/// Stands in none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plain {
+    tag: String,
+}
+
+impl Job for Plain {
+    const NAME: &'static str = "test.plain";
+}
+
+fn mail(tag: impl ToString) -> Mail {
+    Mail { tag: tag.to_string() }
+}
+
+/// Handlers that begin, and end when they may.
+#[derive(Clone)]
+struct Doors {
+    begun: Arc<Mutex<Vec<String>>>,
+    may_end: Arc<Semaphore>,
+}
+
+impl Doors {
+    fn closed() -> Self {
+        Self {
+            begun: Arc::default(),
+            may_end: Arc::new(Semaphore::new(0)),
+        }
+    }
+
+    fn open() -> Self {
+        let doors = Self::closed();
+        doors.may_end.add_permits(Semaphore::MAX_PERMITS / 2);
+        doors
+    }
+
+    fn begun(&self) -> Vec<String> {
+        self.begun.lock().unwrap().clone()
+    }
+
+    async fn pass(self, tag: String) -> Result<(), Failure> {
+        self.begun.lock().unwrap().push(tag);
+        self.may_end.acquire().await.unwrap().forget();
+        Ok(())
+    }
+
+    fn handle(&self, sf: &Steadfast<Db>) {
+        let doors = self.clone();
+        sf.handler::<Mail>()
+            .run_outside(move |_: &JobCx<Db>, job: Mail| doors.clone().pass(job.tag));
+        let doors = self.clone();
+        sf.handler::<Parcel>()
+            .run_outside(move |_: &JobCx<Db>, job: Parcel| doors.clone().pass(job.tag));
+        let doors = self.clone();
+        sf.handler::<Plain>()
+            .run_outside(move |_: &JobCx<Db>, job: Plain| doors.clone().pass(job.tag));
+    }
+}
+
+async fn node(harness: &Harness<Db>, doors: &Doors, options: QueueOptions) -> Steadfast<Db> {
+    let sf = harness.another().await;
+    sf.queue("mail", options).unwrap();
+    doors.handle(&sf);
+    sf.declare().await.unwrap();
+    sf
+}
+
+async fn running(harness: &Harness<Db>) -> i64 {
+    let leased = format!("SELECT count(*) FROM {} WHERE state = 'leased'", Db::table("queue"));
+    Db::count(&harness.admin, &leased).await
+}
+
+#[tokio::test]
+async fn jobs_of_a_queue_share_its_hands_and_others_have_their_own() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let sf = node(&harness, &doors, QueueOptions::new().concurrency(3)).await;
+    let enqueuing = sf.transact(async |tx| {
+        for tag in 0..5 {
+            tx.enqueue(&mail(tag)).await?;
+            tx.enqueue(&Parcel { tag: tag.to_string() }).await?;
+        }
+        tx.enqueue(&Plain { tag: "plain".into() }).await?;
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let dispatching = run(&sf);
+    eventually("three of the queue and the one beside it", async || {
+        doors.begun().len() == 4
+    })
+    .await;
+    assert!(doors.begun().contains(&"plain".to_owned()));
+    doors.may_end.add_permits(1_000);
+    eventually("all", async || doors.begun().len() == 11).await;
+    stop(&sf, dispatching).await;
+    assert_eq!(rows(&harness, "queue").await, 0);
+}
+
+#[tokio::test]
+async fn a_limit_holds_over_all_nodes_whoever_claims() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let options = QueueOptions::new().concurrency(8).limit(3);
+    let nodes = [
+        node(&harness, &doors, options).await,
+        node(&harness, &doors, options).await,
+    ];
+    let enqueuing = harness.sf.transact(async |tx| {
+        for tag in 0..20 {
+            tx.enqueue(&mail(tag)).await?;
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let dispatching = nodes.each_ref().map(run);
+    for begun in 3..=20 {
+        eventually("as many as may", async || doors.begun().len() == begun).await;
+        assert!(running(&harness).await <= 3, "at every moment");
+        doors.may_end.add_permits(1);
+    }
+    doors.may_end.add_permits(20);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    for (sf, dispatching) in nodes.iter().zip(dispatching) {
+        stop(sf, dispatching).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_dies_frees_its_places_with_its_leases_and_not_before() {
+    let harness = fresh::<Db>().await;
+    let (dead, alive) = (Doors::closed(), Doors::open());
+    let clock = Clock::default();
+    let options = QueueOptions::new().concurrency(8).limit(2);
+    let zombie = process(&harness, &clock, Dispatcher::default()).await;
+    zombie.queue("mail", options).unwrap();
+    dead.handle(&zombie);
+    zombie.declare().await.unwrap();
+    let enqueuing = harness.sf.transact(async |tx| {
+        for tag in 0..4 {
+            tx.enqueue(&mail(tag)).await?;
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let working = run(&zombie);
+    eventually("it has both places", async || dead.begun().len() == 2).await;
+    working.abort();
+    let _ = working.await;
+
+    let survivor = process(&harness, &clock, Dispatcher::default()).await;
+    survivor.queue("mail", options).unwrap();
+    alive.handle(&survivor);
+    assert_eq!(
+        survivor.drain().await.unwrap(),
+        0,
+        "both places are taken, as far as anybody can see"
+    );
+    pass(&clock, Duration::from_secs(31));
+    assert_eq!(
+        survivor.drain().await.unwrap(),
+        4,
+        "the two that were left behind, and then the others"
+    );
+    assert_eq!(rows(&harness, "queue").await, 0);
+    assert!(
+        rows(&harness, "slots").await <= 2,
+        "what is left of them makes room for the next"
+    );
+}
+
+#[tokio::test]
+async fn keys_take_turns_and_none_has_more_than_its_limit() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let options = QueueOptions::new().concurrency(6).limit_per_key(2);
+    let nodes = [
+        node(&harness, &doors, options).await,
+        node(&harness, &doors, options).await,
+    ];
+    // One has a lot, and came first.
+    for (tenant, count) in [("large", 200), ("small", 4), ("tiny", 1)] {
+        let enqueuing = harness.sf.transact(async |tx| {
+            for _ in 0..count {
+                tx.enqueue(&mail(tenant)).limit_key(tenant).await?;
+            }
+            Ok(())
+        });
+        enqueuing.await.unwrap();
+    }
+    let dispatching = nodes.each_ref().map(run);
+    let begun = || {
+        let mut counts = HashMap::<String, usize>::new();
+        for tag in doors.begun() {
+            *counts.entry(tag).or_default() += 1;
+        }
+        counts
+    };
+    eventually("two, two and one", async || doors.begun().len() == 5).await;
+    assert_eq!(
+        begun(),
+        HashMap::from([("large".into(), 2), ("small".into(), 2), ("tiny".into(), 1)])
+    );
+    let by_key = format!(
+        "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM {} WHERE state = 'leased' GROUP BY chain) AS c",
+        Db::table("queue")
+    );
+    // The first of each key end, and then one after another.
+    for ended in 1..=20 {
+        doors.may_end.add_permits(1);
+        let done = async || rows(&harness, "history").await >= ended;
+        eventually("one more has ended", done).await;
+        assert!(Db::count(&harness.admin, &by_key).await <= 2, "at every moment");
+    }
+    doors.may_end.add_permits(1_000);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    for (sf, dispatching) in nodes.iter().zip(dispatching) {
+        stop(sf, dispatching).await;
+    }
+    let order = doors.begun();
+    let last_small = order.iter().rposition(|tag| tag == "small").unwrap();
+    assert!(
+        last_small < 30,
+        "the small one did not wait for the large one: {last_small}"
+    );
+}
+
+#[tokio::test]
+async fn so_many_begin_within_a_time() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let doors = Doors::open();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    sf.queue("mail", QueueOptions::new().rate(10, "1m")).unwrap();
+    doors.handle(&sf);
+    let enqueuing = sf.transact(async |tx| {
+        for tag in 0..25 {
+            tx.enqueue(&mail(tag)).await?;
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let mut begun = Vec::new();
+    for seconds in [0, 1, 6, 12, 60, 600] {
+        pass(&clock, Duration::from_secs(seconds));
+        sf.drain().await.unwrap();
+        begun.push(doors.begun().len());
+    }
+    // Ten at once, then one in six seconds: after 7, 19 and 79 of them.
+    assert_eq!(begun, [10, 10, 11, 13, 23, 25]);
+}
+
+#[tokio::test]
+async fn what_is_urgent_goes_first_and_nothing_waits_for_ever() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let sf = node(&harness, &doors, QueueOptions::new().concurrency(1)).await;
+    let enqueuing = sf.transact(async |tx| {
+        for priority in [Priority::Low, Priority::Normal, Priority::High] {
+            for _ in 0..60 {
+                tx.enqueue(&mail(priority)).priority(priority).await?;
+            }
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let dispatching = run(&sf);
+    for begun in 1..=84 {
+        eventually("the next", async || doors.begun().len() == begun).await;
+        doors.may_end.add_permits(1);
+    }
+    let count = |priority: Priority| doors.begun().iter().filter(|tag| **tag == priority.to_string()).count();
+    let [high, normal, low] = Priority::ALL.map(count);
+    assert!((2..=8).contains(&low), "{high}, {normal}, {low}");
+    assert!((12..=22).contains(&normal), "{high}, {normal}, {low}");
+    assert!(high >= 55, "{high}, {normal}, {low}");
+    doors.may_end.add_permits(1_000);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    stop(&sf, dispatching).await;
+}
+
+#[tokio::test]
+async fn a_job_in_another_queue_is_for_those_who_have_declared_it() {
+    let harness = fresh::<Db>().await;
+    let (here, there) = (Doors::open(), Doors::open());
+    let sf = node(&harness, &here, QueueOptions::new()).await;
+    let enqueuing = sf.transact(async |tx| {
+        tx.enqueue(&mail("bulk")).queue("bulk").await?;
+        tx.enqueue(&Plain { tag: "plain".into() })
+            .queue("bulk")
+            .priority(Priority::Low)
+            .await?;
+        tx.enqueue(&mail("own")).queue("mail").await?;
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    sf.drain().await.unwrap();
+    assert_eq!(here.begun(), ["own"]);
+    let other = harness.another().await;
+    other.queue("bulk", QueueOptions::new().limit(5)).unwrap();
+    there.handle(&other);
+    other.drain().await.unwrap();
+    let mut begun = there.begun();
+    begun.sort_unstable();
+    assert_eq!(begun, ["bulk", "plain"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_meant_is_refused() {
+    let harness = fresh::<Db>().await;
+    for (name, options, says) in [
+        ("mail", QueueOptions::new().limit(0), "limit is 0"),
+        ("mail", QueueOptions::new().concurrency(0), "concurrency is 0"),
+        ("mail", QueueOptions::new().limit_per_key(0), "limit_per_key is 0"),
+        ("mail", QueueOptions::new().rate(0, "1m"), "rate is 0"),
+        (
+            "mail",
+            QueueOptions::new().rate(1, Duration::ZERO),
+            "rate counts within 0ns",
+        ),
+        ("Mail", QueueOptions::new(), "a queue cannot be called \"Mail\""),
+    ] {
+        let refused = harness.sf.queue(name, options).unwrap_err();
+        assert_eq!(refused.code(), Code::ConfigurationInvalid);
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+    let enqueuing = harness.sf.transact(async |tx| {
+        let refused = tx.enqueue(&mail("a")).queue("no such/queue").await.unwrap_err();
+        assert!(refused.to_string().contains("has ' ' in it"), "{refused}");
+        let refused = tx
+            .enqueue(&Plain { tag: "a".into() })
+            .limit_key("ann")
+            .await
+            .unwrap_err();
+        assert!(refused.to_string().contains("stands in no queue"), "{refused}");
+        let refused = tx.enqueue(&mail("a")).limit_key("").await.unwrap_err();
+        assert!(refused.to_string().contains("limit key of 0 bytes"), "{refused}");
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+}
