@@ -2,13 +2,14 @@
 
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
-use syn::{LitInt, LitStr, Path, Result, parse_quote};
+use syn::{Error, LitInt, LitStr, Path, Result, parse_quote};
 
 use crate::event::{Declared, Words, version};
 use crate::mistakes::Mistakes;
+use crate::name;
 use crate::value::{Given, twice, unknown};
 
-const OPTIONS: [&str; 2] = ["version", "crate"];
+const OPTIONS: [&str; 3] = ["version", "queue", "crate"];
 
 const JOB: Words = Words {
     code: "SF017",
@@ -40,6 +41,7 @@ struct Settings {
     krate: Path,
     stored_name: LitStr,
     version: Option<LitInt>,
+    queue: Option<LitStr>,
     redacted: Vec<String>,
 }
 
@@ -52,6 +54,7 @@ impl Settings {
             krate: parse_quote!(::steadfast),
             stored_name,
             version: None,
+            queue: None,
             redacted,
         };
         for (place, (name, given)) in options.iter().enumerate() {
@@ -67,6 +70,13 @@ impl Settings {
     fn option(&mut self, name: &Ident, given: &Given) -> Result<()> {
         match name.to_string().as_str() {
             "version" => self.version = Some(version(given.value(name)?, &JOB)?),
+            "queue" => {
+                let queue = given.value(name)?.text()?;
+                name::check(&queue.value()).map_err(|wrong| {
+                    Error::new(queue.span(), format!("{}: no queue can be called {wrong}", JOB.code))
+                })?;
+                self.queue = Some(queue);
+            }
             "crate" => self.krate = given.value(name)?.parse("a path; write `crate = reliable`")?,
             _ => return Err(unknown(name, "a job", &OPTIONS)),
         }
@@ -79,16 +89,21 @@ fn write(declared: &Declared, settings: &Settings) -> TokenStream {
         krate,
         stored_name,
         version,
+        queue,
         redacted,
     } = settings;
     let name = &declared.name;
     let version = version.as_ref().map(|version| quote!(const VERSION: u32 = #version;));
+    let queue = queue
+        .as_ref()
+        .map(|queue| quote!(const QUEUE: ::core::option::Option<&'static str> = ::core::option::Option::Some(#queue);));
     let redacted = (!redacted.is_empty()).then(|| quote!(const REDACTED: &'static [&'static str] = &[#(#redacted),*];));
     quote! {
         #[automatically_derived]
         impl #krate::Job for #name {
             const NAME: &'static str = #stored_name;
             #version
+            #queue
             #redacted
         }
     }
@@ -111,12 +126,13 @@ mod tests {
         let expected = "#[automatically_derived]impl::steadfast::JobforCount{constNAME:&'staticstr=\"stock.count\";}";
         assert_eq!(few, expected);
         let all = written(
-            "#[job(\"receipt.send\", version = 2, crate = reliable)] struct SendReceipt { order: u64, #[redact] email: String }",
+            "#[job(\"receipt.send\", version = 2, queue = \"mail\", crate = reliable)] struct SendReceipt { order: u64, #[redact] email: String }",
         );
         assert_eq!(
             all,
             "#[automatically_derived]implreliable::JobforSendReceipt{constNAME:&'staticstr=\"receipt.send\";\
-             constVERSION:u32=2;constREDACTED:&'static[&'staticstr]=&[\"email\"];}"
+             constVERSION:u32=2;constQUEUE:::core::option::Option<&'staticstr>=::core::option::Option::Some(\"mail\");\
+             constREDACTED:&'static[&'staticstr]=&[\"email\"];}"
         );
     }
 
@@ -130,6 +146,10 @@ mod tests {
             (
                 "#[job(\"Count\")] struct Count;",
                 "SF017: \"Count\" has 'C' in it; write ",
+            ),
+            (
+                "#[job(\"count\", queue = \"a b\")] struct Count;",
+                "SF017: no queue can be called \"a b\" has ' ' in it; write ",
             ),
             (
                 "#[job(\"count\", version = 0)] struct Count;",
@@ -147,7 +167,7 @@ mod tests {
                 "#[job(\"count\")] struct Count(#[redact] u8);",
                 "SF017: a field is hidden by its name in JSON, and this one has none; give it a name",
             ),
-            ("#[job(\"count\", queue = \"mail\")] struct Count;", "SF011: "),
+            ("#[job(\"count\", line = \"mail\")] struct Count;", "SF011: "),
             (
                 "fn count() {}",
                 "SF017: a job is what JSON can say; write a struct or an enum",

@@ -479,6 +479,7 @@ pub use steadfast_macros::Event;
 /// | option | is | without it |
 /// |---|---|---|
 /// | `version = 2` | [`VERSION`](Job::VERSION): raise it when the JSON means something else | `1` |
+/// | `queue = "mail"` | [`QUEUE`](Job::QUEUE): the queue whose hands and limits it shares | none: hands of its own |
 /// | `crate = reliable` | the path of steadfast, where it has another name | `::steadfast` |
 ///
 /// `#[redact]` on a field puts its member in JSON on the list of [`REDACTED`](Job::REDACTED), by the name that serde gives it.

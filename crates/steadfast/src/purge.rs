@@ -16,6 +16,7 @@ use crate::clock::jitter;
 use crate::command::Owner;
 use crate::error::{Error, Result};
 use crate::steadfast::Steadfast;
+use crate::store::jobs::Jobs;
 use crate::store::{Aged, Aging, Database, Doomed, Store};
 use crate::telemetry;
 
@@ -109,6 +110,13 @@ impl<Db: Database> Steadfast<Db> {
             };
             watch(Walked { part, expired });
         }
+        // Nobody has them any more, and whoever wants one would find that out: they only take up room.
+        while self
+            .ask("forget unique keys")
+            .forget_uniques(self.clock().ahead())
+            .await?
+            > 0
+        {}
         self.ask("release the lease").release_lease(LEASE, self.id()).await?;
         telemetry::purged(&expired);
         Ok(Purged::Done(expired))

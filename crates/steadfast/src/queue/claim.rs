@@ -100,6 +100,10 @@ impl<Db: Database> Engine<Db> {
         self.next_in = claims.next_in;
         let room: u32 = wanted.iter().map(|wanted| wanted.room).sum();
         let can_go_on = self.note_demand(&wanted, &claims);
+        for queue in wanted.iter().filter_map(|wanted| wanted.queue.as_ref()) {
+            self.held_up.remove(queue);
+        }
+        self.held_up.extend(claims.held_up);
         let is_full = has_full_kinds || !claims.full.is_empty();
         // Rows that had to wait took the place of others.
         let made_room = is_full && claims.waiting > 0 && claims.rows.len() < room as usize;

@@ -1,6 +1,6 @@
 //! The loop: finish what has ended, renew what is held, claim what there is room for, and wait for something to happen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -158,6 +158,8 @@ pub(crate) struct Engine<Db: Database> {
     pub(super) busy_until: Option<Instant>,
     /// Chains whose next row may be claimed.
     pub(super) freed: Vec<Arc<str>>,
+    /// Queues that were at their limits when they were last looked at: others may wait for what ends here.
+    pub(super) held_up: HashSet<Arc<str>>,
     /// How long after the last claim the next row is due.
     pub(super) next_in: Option<Duration>,
     /// When the earliest of the rows is due again that were put back since.
@@ -192,6 +194,7 @@ impl<Db: Database> Engine<Db> {
             busy: Vec::new(),
             busy_until: None,
             freed: Vec::new(),
+            held_up: HashSet::new(),
             next_in: None,
             back_at: None,
             ended,

@@ -258,6 +258,13 @@ impl<Db: Database> Engine<Db> {
                 Ok(Answer { back_at, busy }) => {
                     self.back_at = [self.back_at, back_at].into_iter().flatten().min();
                     let busy = Named::of(&busy);
+                    let is_waited_for = |finished: &Finished| {
+                        let queue = finished.held.lane.queue.as_ref();
+                        queue.is_some_and(|queue| self.held_up.contains(queue))
+                    };
+                    if finished.iter().any(is_waited_for) {
+                        self.sf.rows_were_committed();
+                    }
                     for mut finished in finished {
                         if busy.has(&finished.held.claimed.lease) {
                             finished.was_busy = true;

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use steadfast::testing::{Harness, TestDatabase};
-use steadfast::{Confirmation, Event, EventCx, Failure, Job, JobCx, Pushes, Sink, Steadfast, StreamName, Tx, sqlx};
+use steadfast::{
+    Confirmation, Event, EventCx, Failure, Job, JobCx, Pushes, QueueOptions, Sink, Steadfast, StreamName, Tx, sqlx,
+};
 
 const TABLES: &str = "CREATE TABLE orders (sku TEXT NOT NULL);
                       CREATE TABLE reserved (sku TEXT NOT NULL);
@@ -349,5 +351,62 @@ async fn a_job_takes_effect_once_wherever_its_process_dies(t: Harness<Db>) {
             names.iter().any(|point| point.contains(name)),
             "{name} is not in {names:?}"
         );
+    }
+}
+
+#[steadfast::test(sqlite, postgres)]
+async fn a_unique_job_of_a_limited_queue_takes_effect_once_wherever_its_process_dies(t: Harness<Db>) {
+    #[derive(Serialize, Deserialize)]
+    struct Reserve {
+        sku: String,
+    }
+
+    impl Job for Reserve {
+        const NAME: &'static str = "stock.reserve";
+        const QUEUE: Option<&'static str> = Some("stock");
+    }
+
+    async fn reserve(tx: &mut Tx<Db>, job: Reserve) -> Result<(), Failure> {
+        let insert = sqlx::query("INSERT INTO reserved (sku) VALUES ($1)").bind(&job.sku);
+        insert.execute(tx.db()).await?;
+        Ok(())
+    }
+
+    /// Two wishes for the same thing, and one for another.
+    async fn place_and_work(t: &Harness<Db>) -> steadfast::Result<()> {
+        t.sf().handler::<Reserve>().run(reserve);
+        t.sf().queue("stock", QueueOptions::new().limit(1).limit_per_key(1))?;
+        for (key, sku) in [("key-1", "tea"), ("key-2", "tea"), ("key-3", "rum")] {
+            let command = t.sf().command("orders.place", key).owner(t.owner());
+            let placed = command.run(async |tx| {
+                let job = Reserve { sku: sku.into() };
+                // The key is kept for a day: whoever tries again after a crash finds it, whatever became of the job.
+                tx.enqueue(&job).limit_key("shop").throttle(sku, "1d").await?;
+                Ok(())
+            });
+            placed.await?;
+        }
+        t.sf().drain().await?;
+        Ok(())
+    }
+
+    t.prepare(TABLES).await;
+    let report = t
+        .crash_everywhere(
+            async |t| place_and_work(t).await,
+            async |t, _| {
+                // What died held leases.
+                t.advance("31s");
+                place_and_work(t).await.unwrap();
+                t.assert_count("reserved", 2).await;
+                t.assert_count(&table::<Db>("queue"), 0).await;
+                t.assert_count(&table::<Db>("history"), 2).await;
+            },
+        )
+        .await;
+    let names = report.names();
+    for name in ["enqueue a unique job", "claim rows", "seal", "after COMMIT"] {
+        let is_there = names.iter().any(|point| point.contains(name));
+        assert!(is_there, "{name} is not in {names:?}");
     }
 }

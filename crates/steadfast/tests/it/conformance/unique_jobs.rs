@@ -275,3 +275,20 @@ async fn a_key_that_cannot_be_stored_is_refused() {
         );
     }
 }
+
+#[tokio::test]
+async fn keys_that_nobody_has_any_more_are_purged_and_others_are_not() {
+    let harness = fresh::<Db>().await;
+    let sf = harness.sf.clone();
+    sf.handler::<Index>().run(keep);
+    let enqueuing = sf.transact(async |tx| {
+        tx.enqueue(&index("done")).unique("done").await?;
+        tx.enqueue(&index("dead")).unique("waits").delay("1h").await?;
+        tx.enqueue(&index("held")).throttle("held", "1h").await?;
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    sf.drain().await.unwrap();
+    sf.purge().await.unwrap();
+    assert_eq!(rows(&harness, "unique_jobs").await, 2);
+}

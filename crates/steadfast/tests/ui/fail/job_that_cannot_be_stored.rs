@@ -9,7 +9,7 @@ struct Unnamed;
 struct Misnamed;
 
 #[derive(Serialize, Deserialize, Job)]
-#[job("receipt.send", queue = "mail")]
+#[job("receipt.send", line = "mail")]
 struct Unknown(#[redact] u8);
 
 fn main() {}
