@@ -27,7 +27,7 @@
 //! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source |
 //! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
-//! | `schedule` | [`Cron`] and [`Every`]: when something is due again, in a time zone; the zones are compiled in |
+//! | `schedule` | [`Steadfast::schedule`]: jobs that are made by the clock; [`Cron`] and [`Every`]: when something is due again, in a time zone; the zones are compiled in |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
     not(all(
@@ -68,6 +68,8 @@ mod failure;
 mod retry;
 #[cfg(feature = "schedule")]
 mod schedule;
+#[cfg(feature = "schedule")]
+mod ticker;
 pub mod breaker;
 mod broker;
 mod error;
@@ -142,6 +144,11 @@ pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Re
 pub use schedule::{Cron, Due, Every, Missed, Timing};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};
+#[cfg(feature = "schedule")]
+pub use ticker::{
+    BACKFILL_MAX, Backfill, BackfillTick, ListedSchedule, LookedSchedule, MadeTick, MakeSchedule, Overlap, Schedule,
+    ScheduleSource, Schedules,
+};
 #[cfg(feature = "axum")]
 pub use transport::axum::{Idempotent, IdempotentService, KeyRequirement};
 #[cfg(feature = "axum")]

@@ -62,6 +62,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "jobs",
         sql: include_str!("migrations/0011_jobs.sql"),
     },
+    Migration {
+        version: 13,
+        name: "schedules",
+        sql: include_str!("migrations/0013_schedules.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

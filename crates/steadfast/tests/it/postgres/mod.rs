@@ -54,6 +54,10 @@ mod push;
 mod queue;
 #[path = "../conformance/jobs.rs"]
 mod jobs;
+#[path = "../conformance/schedules.rs"]
+mod schedules;
+#[path = "../conformance/schedules_operate.rs"]
+mod schedules_operate;
 #[path = "../conformance/sinks.rs"]
 mod sinks;
 #[path = "../conformance/trouble.rs"]
