@@ -399,6 +399,41 @@ pub use steadfast_macros::test;
 /// It has the shape of a reaction, with `cx: &`[`JobCx`]`<Db>` for calls to others. Its options are `retry(..)`, `lease`, `concurrency`
 /// and `time_limit`, as above. The name that is stored is the job's own, so methods may be renamed.
 ///
+/// # Schedules
+///
+/// A method with `#[cron(..)]` or `#[every(..)]` (feature `schedule`) is called for each tick of a [schedule](Steadfast::schedule): a job is made
+/// of it, once over all processes. It takes `tx: &mut Tx<Db>` or `cx: &`[`JobCx`]`<Db>` and nothing else; or it has a `#[job(..)]` below, whose
+/// job is [`Default`].
+///
+/// ```
+/// # #[cfg(feature = "schedule")] mod scheduled {
+/// # use steadfast::{Failure, JobCx, Tx};
+/// # pub struct Shop;
+/// #[steadfast::service(db = [Sqlite, Postgres])]
+/// impl Shop {
+///     #[cron("0 9 * * MON-FRI", tz = "Europe/Madrid", missed = "last", overlap = "skip")]
+///     async fn digest(&self, cx: &JobCx<Db>) -> Result<(), Failure> {
+///         println!("what was sold until {:?}", cx.tick());
+///         Ok(())
+///     }
+///
+///     #[every("15m", name = "shop.tidy", time_limit = "5m")]
+///     async fn tidy_up(&self, tx: &mut Tx<Db>) -> Result<(), Failure> {
+///         let _ = tx.db();
+///         Ok(())
+///     }
+/// }
+/// # }
+/// ```
+///
+/// | option | is | without it |
+/// |---|---|---|
+/// | `tz = "Europe/Madrid"` | the time zone of a cron expression | `UTC` |
+/// | `missed = "all"` | what becomes of ticks that nobody was there for: `skip`, `last` or `all` | `last` |
+/// | `overlap = "skip"` | whether a tick has its job while that of the one before is still to do: `allow` or `skip` | `allow` |
+/// | `name = "shop.digest"` | the name that it is stored under, and its job too if there is no `#[job(..)]` | the service's name in snake case, a dot, the method's |
+/// | `retry(..)`, `lease`, `concurrency`, `time_limit` | those of jobs, if there is no `#[job(..)]` to have them | as for jobs |
+///
 /// # Mistakes
 ///
 /// They are said by the compiler, at their place, with a code that is listed in [`Diagnostic::ALL`]:
