@@ -14,3 +14,5 @@ GRANT SELECT, INSERT, UPDATE ON steadfast.operations TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.streams TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.entries TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.inbox TO my_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.schedules TO my_service;
+GRANT SELECT, INSERT, DELETE ON steadfast.ticks TO my_service;

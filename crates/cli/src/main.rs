@@ -11,6 +11,7 @@ mod inbox_options;
 mod job_options;
 mod outside_options;
 mod cron_options;
+mod schedule_options;
 mod config;
 mod database;
 mod error;
@@ -27,6 +28,7 @@ mod targets;
 mod operations;
 mod inbox;
 mod jobs;
+mod schedules;
 mod why;
 mod status;
 mod purge;
@@ -123,6 +125,7 @@ async fn run(cli: Cli) -> Result<Exit> {
         Verb::Operations { verb } => operations::run(&context, &verb).await,
         Verb::Inbox { verb } => inbox::run(&context, &verb).await,
         Verb::Jobs { verb } => jobs::run(&context, &verb).await,
+        Verb::Schedules { verb } => schedules::run(&context, &verb).await,
         Verb::Why { id } => why::run(&context, &id).await,
         Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,

@@ -12,8 +12,9 @@ use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb}
 use crate::inbox_options::InboxVerb;
 use crate::job_options::JobsVerb;
 use crate::outside_options::{DoctorOptions, WebhooksVerb};
+use crate::schedule_options::SchedulesVerb;
 
-/// Migrates, looks at keys, deliveries, the inbox, jobs and the audit, purges, tries webhooks and schedules out, and finds out what is
+/// Migrates, looks at keys, deliveries, the inbox, jobs, schedules and the audit, purges, tries webhooks and schedules out, and finds out what is
 /// wrong.
 ///
 /// Steadfast keeps the keys of idempotent commands and the messages they publish in your SQLite or PostgreSQL database. This is
@@ -114,6 +115,12 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: JobsVerb,
     },
+    /// List, show, pause, resume, trigger, backfill or remove schedules that make jobs
+    #[command(arg_required_else_help = true)]
+    Schedules {
+        #[command(subcommand)]
+        verb: SchedulesVerb,
+    },
     /// Say why a message is where it is, and what to do
     Why {
         /// The id of the message, or as much of its beginning as no other has
@@ -183,6 +190,7 @@ impl Verb {
             Verb::Targets { verb } => verb.operator(),
             Verb::Operations { verb } => verb.operator(),
             Verb::Jobs { verb } => verb.operator(),
+            Verb::Schedules { verb } => verb.operator(),
             _ => None,
         }
     }

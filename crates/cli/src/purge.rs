@@ -16,6 +16,7 @@ struct Shown {
     old_entries: u64,
     old_streams: u64,
     old_records: u64,
+    old_ticks: u64,
     deleted: bool,
 }
 
@@ -53,6 +54,7 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         old_entries: expired.entries,
         old_streams: expired.streams,
         old_records: expired.records,
+        old_ticks: expired.ticks,
         deleted: !is_dry,
     };
     let done = if is_dry { "not deleted" } else { "deleted" };
@@ -64,6 +66,7 @@ pub(crate) async fn run(context: &Context, is_dry: bool) -> Result<Exit> {
         line("old entries", expired.entries),
         line("old streams", expired.streams),
         line("old inbox records", expired.records),
+        line("old ticks", expired.ticks),
     ];
     context.output.record(&shown, &lines)?;
     Ok(Exit::Ok)

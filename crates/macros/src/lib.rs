@@ -3,6 +3,8 @@
 //! An entry point here is one line; a file for each macro does the work in three steps: parse, check, expand. What a
 //! macro writes is short and calls ordinary functions of `steadfast`.
 
+#[allow(dead_code, reason = "the walk along the time needs more of it")]
+mod cron_text;
 mod database;
 mod duration;
 mod event;
@@ -16,6 +18,8 @@ mod snapshot;
 mod test;
 mod value;
 mod words;
+#[cfg(any(feature = "schedule", test))]
+mod zone;
 
 use proc_macro::TokenStream;
 

@@ -1,6 +1,6 @@
-//! `#[steadfast::service] impl Orders { .. }`: commands, queries, reactions and jobs, and the face by which they are called and mounted.
+//! `#[steadfast::service] impl Orders { .. }`: commands, queries, reactions, jobs and schedules, and the face by which they are called and mounted.
 //!
-//! Parse (this file, [`handler`], [`options`], [`route`], [`reaction`]) understands the block and collects every mistake; [`write`] puts down
+//! Parse (this file, [`handler`], [`options`], [`route`], [`reaction`], [`schedule`]) understands the block and collects every mistake; [`write`] puts down
 //! what a person would have written. With mistakes, what was understood is written too, so that they are all that is reported.
 
 pub(crate) mod elsewhere;
@@ -8,6 +8,7 @@ mod handler;
 mod options;
 mod route;
 mod reaction;
+mod schedule;
 mod write;
 #[cfg(test)]
 mod tests;
@@ -26,17 +27,20 @@ use crate::value::unknown;
 use handler::{Handler, may_meet};
 use options::Kind;
 use reaction::{Of, Reaction};
+use schedule::{Scheduled, Word};
 
 /// What steadfast was built with.
 #[derive(Clone, Copy)]
 struct Build {
     databases: [Database; 2],
     has_axum: bool,
+    has_schedule: bool,
 }
 
 const BUILD: Build = Build {
     databases: [SQLITE, POSTGRES],
     has_axum: cfg!(feature = "axum"),
+    has_schedule: cfg!(feature = "schedule"),
 };
 
 pub(crate) fn expand(arguments: TokenStream, block: TokenStream) -> TokenStream {
@@ -59,7 +63,8 @@ fn expand_for(build: Build, arguments: TokenStream, item: TokenStream) -> (Token
         return (item, mistakes);
     };
     let Some(name) = mistakes.keep(name_of(&block)) else {
-        methods(&mut block).for_each(|method| method.attrs.retain(|attribute| Ours::of(attribute).is_none()));
+        let is_ours = |attribute: &Attribute| Ours::of(attribute).is_some() || Word::of(attribute).is_some();
+        methods(&mut block).for_each(|method| method.attrs.retain(|attribute| !is_ours(attribute)));
         return (block.into_token_stream(), mistakes);
     };
     let arguments = Arguments::parse(arguments, build, &mut mistakes);
@@ -212,7 +217,30 @@ impl Service {
         let self_ty = (*block.self_ty).clone();
         let (mut handlers, mut reactions) = (Vec::new(), Vec::new());
         for method in methods(&mut block) {
+            let schedule = take_schedule(method, mistakes);
             match take_ours(method, mistakes) {
+                Some((Ours::Reaction(Of::Job), attribute)) => {
+                    let parsed = Reaction::parse(Of::Job, &name, &attribute, method, &self_ty, &krate, mistakes);
+                    let scheduled = schedule.and_then(|(word, attribute)| {
+                        let method = &method.sig.ident;
+                        Scheduled::parse(word, &attribute, &name, method, true, &krate, mistakes)
+                    });
+                    let schedule = scheduled.map(|(scheduled, _)| scheduled);
+                    reactions.extend(parsed.map(|reaction| Reaction { schedule, ..reaction }));
+                }
+                None => {
+                    let Some((word, attribute)) = schedule else { continue };
+                    let ident = &method.sig.ident;
+                    let scheduled = Scheduled::parse(word, &attribute, &name, ident, false, &krate, mistakes);
+                    if let Some((scheduled, rest)) = scheduled {
+                        reactions.extend(Reaction::of_ticks(&name, scheduled, rest, method, &krate, mistakes));
+                    }
+                }
+                Some(_) if schedule.is_some() => {
+                    let message = "SF019: a schedule makes jobs, and this is a command, a query or a reaction; remove the schedule, or have a \
+                                   method of its own for it";
+                    mistakes.at(schedule.map(|(_, attribute)| attribute), message);
+                }
                 Some((Ours::Handler(kind), attribute)) => {
                     handlers.extend(Handler::parse(kind, &attribute, method, &self_ty, &krate, mistakes));
                 }
@@ -221,7 +249,6 @@ impl Service {
                         of, &name, &attribute, method, &self_ty, &krate, mistakes,
                     ));
                 }
-                None => {}
             }
         }
         Self {
@@ -265,6 +292,27 @@ impl Service {
             }
         }
         for (place, reaction) in self.reactions.iter().enumerate() {
+            let Some(schedule) = &reaction.schedule else { continue };
+            if !build.has_schedule {
+                mistakes.push(feature_missing(reaction.name.span(), "a schedule", "schedule"));
+            }
+            let mut others = self.reactions[..place]
+                .iter()
+                .filter(|other| may_meet(&other.cfgs, &reaction.cfgs));
+            let has_it = |other: &&Reaction| {
+                let other = other.schedule.as_ref();
+                other.is_some_and(|other| other.name.value() == schedule.name.value())
+            };
+            if let Some(other) = others.find(has_it) {
+                let message = format!(
+                    "SF019: `{}` is the schedule {:?} already; give this one a `name` of its own",
+                    other.name,
+                    schedule.name.value()
+                );
+                mistakes.at(&schedule.name, message);
+            }
+        }
+        for (place, reaction) in self.reactions.iter().enumerate() {
             let Reaction { target, name, .. } = reaction;
             let mut others = self.reactions[..place]
                 .iter()
@@ -301,6 +349,25 @@ impl Ours {
             None => Reaction::declared_by(attribute).map(Self::Reaction),
         }
     }
+}
+
+/// Removes the schedule from a method, if it has one.
+fn take_schedule(method: &mut ImplItemFn, mistakes: &mut Mistakes) -> Option<(Word, Attribute)> {
+    let mut schedule = None;
+    method.attrs.retain(|attribute| {
+        let Some(word) = Word::of(attribute) else {
+            return true;
+        };
+        match schedule {
+            None => schedule = Some((word, attribute.clone())),
+            Some(_) => mistakes.at(
+                attribute,
+                "SF019: a method has one schedule; remove this one, or write both into one expression",
+            ),
+        }
+        false
+    });
+    schedule
 }
 
 /// Removes our attribute from a method, if it has one.

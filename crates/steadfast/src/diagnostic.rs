@@ -34,9 +34,11 @@ impl Diagnostic {
         },
         Diagnostic {
             code: "SF003",
-            title: "a duration is not usable",
+            title: "a duration or a time is not usable",
             explanation: "A duration is a whole number and a unit: 500ms, 30s, 5m, 24h or 7d. It is more than nothing, and what is \
-                          kept or waits is kept or waits for ten years at most: what stays longer belongs into a table of yours.",
+                          kept or waits is kept or waits for ten years at most: what stays longer belongs into a table of yours. A \
+                          schedule is due by a cron expression in a time zone of the IANA database, or every 1s to 365d; what is \
+                          missed is `skip`, `last` or `all`, and what overlaps `allow` or `skip`.",
         },
         Diagnostic {
             code: "SF004",
@@ -112,6 +114,14 @@ impl Diagnostic {
             explanation: "It is `#[job(SendReceipt)] async fn name(&self, tx: &mut Tx<Db>, job: SendReceipt) -> Result<(), E>`, or takes \
                           `cx: &JobCx<Db>` instead of the transaction to call others; the job may be `&SendReceipt`. A job has one \
                           handler in a process, and is stored under the name of its type.",
+        },
+        Diagnostic {
+            code: "SF019",
+            title: "a schedule does not have the right shape",
+            explanation: "It is `#[cron(\"0 9 * * MON-FRI\", tz = \"Europe/Madrid\")]` or `#[every(\"15m\")]` on a method that takes \
+                          `tx: &mut Tx<Db>` or `cx: &JobCx<Db>` and nothing else, or on one with `#[job(DailyDigest)]`, whose job is \
+                          then `Default`. A method has one schedule; it is stored under the service's name and the method's \
+                          (`shop.digest`), no two are the same, and `name = \"..\"` gives another.",
         },
     ];
 }

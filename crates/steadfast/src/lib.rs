@@ -27,7 +27,7 @@
 //! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source |
 //! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
-//! | `schedule` | [`Cron`] and [`Every`]: when something is due again, in a time zone; the zones are compiled in |
+//! | `schedule` | [`Steadfast::schedule`]: jobs that are made by the clock; [`Cron`] and [`Every`]: when something is due again, in a time zone; the zones are compiled in |
 //! | `testing` | the test kit: [`#[steadfast::test]`](macro@test), [`testing::Harness`], crashes everywhere |
 #![cfg_attr(
     not(all(
@@ -68,6 +68,8 @@ mod failure;
 mod retry;
 #[cfg(feature = "schedule")]
 mod schedule;
+#[cfg(feature = "schedule")]
+mod ticker;
 pub mod breaker;
 mod broker;
 mod error;
@@ -143,6 +145,11 @@ pub use retry::{Backoff, Decision, GiveUp, Jitter, RetryBuilder, RetryPolicy, Re
 pub use schedule::{Cron, Due, Every, Missed, Timing};
 pub use steadfast::{Builder, Steadfast};
 pub use store::{Database, MigrationStatus};
+#[cfg(feature = "schedule")]
+pub use ticker::{
+    BACKFILL_MAX, Backfill, BackfillTick, ListedSchedule, LookedSchedule, MadeTick, MakeSchedule, Overlap, Schedule,
+    ScheduleSource, Schedules,
+};
 #[cfg(feature = "axum")]
 pub use transport::axum::{Idempotent, IdempotentService, KeyRequirement};
 #[cfg(feature = "axum")]
@@ -392,6 +399,41 @@ pub use steadfast_macros::test;
 ///
 /// It has the shape of a reaction, with `cx: &`[`JobCx`]`<Db>` for calls to others. Its options are `retry(..)`, `lease`, `concurrency`
 /// and `time_limit`, as above. The name that is stored is the job's own, so methods may be renamed.
+///
+/// # Schedules
+///
+/// A method with `#[cron(..)]` or `#[every(..)]` (feature `schedule`) is called for each tick of a [schedule](Steadfast::schedule): a job is made
+/// of it, once over all processes. It takes `tx: &mut Tx<Db>` or `cx: &`[`JobCx`]`<Db>` and nothing else; or it has a `#[job(..)]` below, whose
+/// job is [`Default`].
+///
+/// ```
+/// # #[cfg(feature = "schedule")] mod scheduled {
+/// # use steadfast::{Failure, JobCx, Tx};
+/// # pub struct Shop;
+/// #[steadfast::service(db = [Sqlite, Postgres])]
+/// impl Shop {
+///     #[cron("0 9 * * MON-FRI", tz = "Europe/Madrid", missed = "last", overlap = "skip")]
+///     async fn digest(&self, cx: &JobCx<Db>) -> Result<(), Failure> {
+///         println!("what was sold until {:?}", cx.tick());
+///         Ok(())
+///     }
+///
+///     #[every("15m", name = "shop.tidy", time_limit = "5m")]
+///     async fn tidy_up(&self, tx: &mut Tx<Db>) -> Result<(), Failure> {
+///         let _ = tx.db();
+///         Ok(())
+///     }
+/// }
+/// # }
+/// ```
+///
+/// | option | is | without it |
+/// |---|---|---|
+/// | `tz = "Europe/Madrid"` | the time zone of a cron expression | `UTC` |
+/// | `missed = "all"` | what becomes of ticks that nobody was there for: `skip`, `last` or `all` | `last` |
+/// | `overlap = "skip"` | whether a tick has its job while that of the one before is still to do: `allow` or `skip` | `allow` |
+/// | `name = "shop.digest"` | the name that it is stored under, and its job too if there is no `#[job(..)]` | the service's name in snake case, a dot, the method's |
+/// | `retry(..)`, `lease`, `concurrency`, `time_limit` | those of jobs, if there is no `#[job(..)]` to have them | as for jobs |
 ///
 /// # Mistakes
 ///

@@ -32,6 +32,10 @@ pub(crate) const STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How much longer they are there: who is told that nothing was missed must not be wrong because of a clock.
 const STREAM_GRACE: Duration = Duration::from_secs(60 * 60);
 
+/// How long it is remembered which job was made of a tick: for those who look, and for those who make up for ticks by hand. Nothing
+/// else needs it: how far a schedule has come never goes back.
+pub(crate) const TICK_RETENTION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+
 /// What purging came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purged {
@@ -57,6 +61,8 @@ pub struct Expired {
     pub streams: u64,
     /// Records of the inbox whose retention has passed.
     pub records: u64,
+    /// Ticks of schedules that were due longer ago than they are kept.
+    pub ticks: u64,
 }
 
 /// How far a walk through the tables has come.
@@ -204,6 +210,7 @@ impl<Db: Database> Steadfast<Db> {
                 Aging::Messages | Aging::History => self.message_retention(),
                 Aging::Entries | Aging::Streams => STREAM_RETENTION + STREAM_GRACE,
                 Aging::Inbox => self.inbox_retention(),
+                Aging::Ticks => TICK_RETENTION,
             },
             offset: self.clock().ahead(),
         }
@@ -238,13 +245,14 @@ enum Table {
 }
 
 impl Table {
-    const ALL: [Table; 6] = [
+    const ALL: [Table; 7] = [
         Table::Keys,
         Table::Aging(Aging::Messages),
         Table::Aging(Aging::History),
         Table::Aging(Aging::Entries),
         Table::Aging(Aging::Streams),
         Table::Aging(Aging::Inbox),
+        Table::Aging(Aging::Ticks),
     ];
 }
 
@@ -257,6 +265,7 @@ impl Expired {
             Table::Aging(Aging::Entries) => &mut self.entries,
             Table::Aging(Aging::Streams) => &mut self.streams,
             Table::Aging(Aging::Inbox) => &mut self.records,
+            Table::Aging(Aging::Ticks) => &mut self.ticks,
         }
     }
 }

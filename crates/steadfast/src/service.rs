@@ -67,6 +67,46 @@ pub trait React<Db: Database> {
     fn react(service: &Arc<Self>, sf: &Steadfast<Db>);
 }
 
+/// The stored name of the job that is made of the ticks of a method: what [`#[cron]`](macro@crate::service#schedules) writes.
+#[cfg(feature = "schedule")]
+#[doc(hidden)]
+pub trait Ticked: Send + Sync + 'static {
+    const NAME: &'static str;
+}
+
+/// A job that says nothing but that its time has come. It is stored as `{}`, so that a job with fields can take its place, and whatever
+/// is stored is read as it.
+#[cfg(feature = "schedule")]
+#[doc(hidden)]
+pub struct Ticks<T>(std::marker::PhantomData<fn() -> T>);
+
+#[cfg(feature = "schedule")]
+impl<T> Default for Ticks<T> {
+    fn default() -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+#[cfg(feature = "schedule")]
+impl<T> serde::Serialize for Ticks<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        serializer.serialize_map(Some(0))?.end()
+    }
+}
+
+#[cfg(feature = "schedule")]
+impl<'de, T> serde::Deserialize<'de> for Ticks<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self::default())
+    }
+}
+
+#[cfg(feature = "schedule")]
+impl<T: Ticked> crate::Job for Ticks<T> {
+    const NAME: &'static str = T::NAME;
+}
+
 /// What a handler failed with, as the error a caller gets.
 pub fn failed(failure: impl Into<Failure>) -> Error {
     Error::failed(failure.into(), false)

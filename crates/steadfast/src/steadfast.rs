@@ -98,6 +98,8 @@ struct Inner<Db: Database> {
     workers: Workers<Db>,
     queues: Queues,
     sources: Sources,
+    #[cfg(feature = "schedule")]
+    ticker: crate::ticker::Ticker,
     dispatcher: Dispatcher,
     dispatching: Health,
     /// Connections of the pool that handlers of leased rows may have at once; `None`: they take turns, and need none.
@@ -356,6 +358,11 @@ impl<Db: Database> Steadfast<Db> {
 
     pub(crate) fn sources(&self) -> &Sources {
         &self.0.sources
+    }
+
+    #[cfg(feature = "schedule")]
+    pub(crate) fn ticker(&self) -> &crate::ticker::Ticker {
+        &self.0.ticker
     }
 
     pub(crate) fn dispatcher(&self) -> &Dispatcher {
@@ -724,6 +731,8 @@ impl<Db: Database> Builder<Db> {
             workers: Workers::default(),
             queues: Queues::default(),
             sources: Sources::default(),
+            #[cfg(feature = "schedule")]
+            ticker: Default::default(),
             dispatcher: self.dispatcher,
             dispatching: Health::default(),
             places: Db::Store::NEEDS_ANNOUNCEMENTS.then(|| Arc::new(Semaphore::new(half_of(&self.pool)))),

@@ -51,6 +51,10 @@ pub const QUEUE_OLDEST_SECONDS: &str = "steadfast_queue_oldest_seconds";
 /// Leases that were lost while somebody worked, by `kind`.
 pub const LEASES_LOST_TOTAL: &str = "steadfast_leases_lost_total";
 
+/// Ticks that were dealt with, by `schedule` and `result`: `made` (a job), `missed` (its time had passed, and the policy was not to make up
+/// for it) or `overlapped` (the job of an earlier tick was still to do).
+pub const TICKS_TOTAL: &str = "steadfast_ticks_total";
+
 /// Messages from elsewhere, by `source` and `result`, each counted once for each of its consumers: `handled`, `duplicate` (it was
 /// handled before), `kept` (it failed, was handed out before or is worked on outside a transaction: from here on it is a delivery),
 /// `dead` (it failed for good, or cannot be read) or `ignored` (nobody wants this type).
@@ -182,10 +186,11 @@ pub(crate) fn purged(expired: &Expired) {
         entries,
         streams,
         records,
+        ticks,
     } = *expired;
     counter!(KEYS_PURGED_TOTAL).increment(keys);
     counter!(MESSAGES_PURGED_TOTAL).increment(messages);
-    if keys + messages + deliveries + entries + streams + records > 0 {
+    if keys + messages + deliveries + entries + streams + records + ticks > 0 {
         tracing::info!(
             keys,
             messages,
@@ -193,6 +198,7 @@ pub(crate) fn purged(expired: &Expired) {
             entries,
             streams,
             records,
+            ticks,
             "what has expired was purged"
         );
     }
@@ -305,6 +311,39 @@ pub(crate) fn rows_were_late(late: u64) {
 
 pub(crate) fn row_died(kind: &str, item: &Uuid, code: &str) {
     tracing::error!(kind, %item, code, "given up: it is dead until somebody requeues it");
+}
+
+pub(crate) fn ticked(schedule: &str, results: [(&'static str, u64); 3]) {
+    for (result, count) in results {
+        if count > 0 {
+            counter!(TICKS_TOTAL, "schedule" => schedule.to_owned(), "result" => result).increment(count);
+            match result {
+                "made" => tracing::debug!(schedule, count, "jobs were made of ticks"),
+                "missed" => tracing::warn!(schedule, count, "ticks were missed, and are not made up for"),
+                _ => tracing::info!(
+                    schedule,
+                    count,
+                    "no job was made, since that of an earlier tick is still to do"
+                ),
+            }
+        }
+    }
+}
+
+pub(crate) fn schedule_unreadable(schedule: &str, why: &str) {
+    tracing::error!(
+        schedule,
+        why,
+        "a schedule cannot be read by this version, and makes no jobs here"
+    );
+}
+
+pub(crate) fn schedule_failed(schedule: &str, error: &Error) {
+    tracing::warn!(schedule, code = %error.code(), ?error, "no job could be made of a tick; it is tried again");
+}
+
+pub(crate) fn schedules_not_seen(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "schedules could not be looked at; it is tried again");
 }
 
 /// What there is of a kind in the queue.

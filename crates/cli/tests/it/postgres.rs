@@ -16,6 +16,8 @@ mod deliveries;
 mod inbox;
 #[path = "suite/jobs.rs"]
 mod jobs;
+#[path = "suite/schedules.rs"]
+mod schedules;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/house.rs"]

@@ -1,5 +1,5 @@
-//! A method with `#[on(..)]` or `#[job(..)]`, understood: which event it reacts to or which job it runs, under which name, and how
-//! often it is tried.
+//! A method with `#[on(..)]`, `#[job(..)]` or a schedule of its own, understood: which event it reacts to or which job it runs, under which
+//! name, and how often it is tried.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
@@ -8,11 +8,12 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::{
     Attribute, Error, Expr, FnArg, Ident, ImplItemFn, LitInt, LitStr, Meta, Path, Result, ReturnType, Signature, Token,
-    Type, Visibility,
+    Type, Visibility, parse_quote,
 };
 
 use super::elsewhere::{attributes, find, ungrouped, without_self};
 use super::handler::{check_signature, first_type, is_named, last_segment};
+use super::schedule::{Rest, Scheduled};
 use super::speaks_of_db;
 use crate::mistakes::Mistakes;
 use crate::value::{DURATION_MAX, Given, Value, options, twice, unknown};
@@ -29,13 +30,15 @@ const OPTIONS: [&str; 7] = [
 ];
 
 /// The options of a job: its name is its type's, and nothing waits behind it.
-const JOB_OPTIONS: [&str; 4] = ["retry", "lease", "concurrency", "time_limit"];
+pub(super) const JOB_OPTIONS: [&str; 4] = ["retry", "lease", "concurrency", "time_limit"];
 
 /// What a method is called for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Event,
     Job,
+    /// A tick of a schedule, and nothing else that could be said of it.
+    Tick,
 }
 
 /// What is said of it.
@@ -81,6 +84,17 @@ impl Of {
                 cx: "JobCx<Db>",
                 commits: "the end of its job",
             },
+            Self::Tick => Words {
+                code: "SF019",
+                handler: "a method with a schedule",
+                attribute: "cron",
+                thing: "job",
+                a_thing: "a schedule",
+                subject: "the job",
+                example: "DailyDigest",
+                cx: "JobCx<Db>",
+                commits: "the end of its job",
+            },
         }
     }
 }
@@ -103,6 +117,8 @@ pub(super) struct Reaction {
     /// `Db` as it stands in the signature.
     pub(super) db: Option<Ident>,
     pub(super) shape: Shape,
+    /// When jobs of it are made by themselves.
+    pub(super) schedule: Option<Scheduled>,
 }
 
 /// A signature that a reaction can have.
@@ -147,6 +163,35 @@ impl Reaction {
         mistakes: &mut Mistakes,
     ) -> Option<Self> {
         let declared = mistakes.keep(declared(of, attribute, self_ty));
+        Self::of(of, service, declared, method, krate, mistakes)
+    }
+
+    /// Understands a method that has a schedule, and no other job than its ticks.
+    pub(super) fn of_ticks(
+        service: &Ident,
+        scheduled: Scheduled,
+        options: Rest,
+        method: &ImplItemFn,
+        krate: &Path,
+        mistakes: &mut Mistakes,
+    ) -> Option<Self> {
+        let ticks = ticks_of(&method.sig.ident);
+        let declared = Some((parse_quote!(#krate::service::Ticks<#ticks>), options));
+        let reaction = Self::of(Of::Tick, service, declared, method, krate, mistakes)?;
+        Some(Self {
+            schedule: Some(scheduled),
+            ..reaction
+        })
+    }
+
+    fn of(
+        of: Of,
+        service: &Ident,
+        declared: Option<(Type, Vec<(Ident, Given)>)>,
+        method: &ImplItemFn,
+        krate: &Path,
+        mistakes: &mut Mistakes,
+    ) -> Option<Self> {
         let shape = mistakes.keep(Shape::parse(of, &method.sig));
         let ((event, options), shape) = declared.zip(shape)?;
         let mut reader = Reader {
@@ -167,7 +212,7 @@ impl Reaction {
         let target = match (reader.target, of) {
             (target @ Some(_), _) => target,
             (None, Of::Event) => Some(mistakes.keep(default_target(service, &name))?),
-            (None, Of::Job) => None,
+            (None, Of::Job | Of::Tick) => None,
         };
         let has = |name: &str| attributes(&method.attrs, name);
         Some(Self {
@@ -186,6 +231,7 @@ impl Reaction {
                 .and_then(|first| find(first.to_token_stream(), "Db")),
             name,
             shape,
+            schedule: None,
         })
     }
 }
@@ -224,7 +270,7 @@ fn declared(of: Of, attribute: &Attribute, self_ty: &Type) -> Result<(Type, Vec<
 }
 
 /// `stock.reserve` for `Stock::reserve`.
-fn default_target(service: &Ident, method: &Ident) -> Result<LitStr> {
+pub(super) fn default_target(service: &Ident, method: &Ident) -> Result<LitStr> {
     let target = format!("{}.{}", in_snake_case(&service.unraw().to_string()), method.unraw());
     match name::check(&target) {
         Ok(()) => Ok(LitStr::new(&target, method.span())),
@@ -235,6 +281,25 @@ fn default_target(service: &Ident, method: &Ident) -> Result<LitStr> {
             ),
         )),
     }
+}
+
+/// `TicksOfDigest` for `digest`: a type that no name of the user's is mistaken for.
+pub(super) fn ticks_of(method: &Ident) -> Ident {
+    let capitalised = |part: &str| {
+        part.chars()
+            .take(1)
+            .flat_map(char::to_uppercase)
+            .chain(part.chars().skip(1))
+            .collect()
+    };
+    let name: String = method
+        .unraw()
+        .to_string()
+        .split('_')
+        .map(capitalised)
+        .collect::<Vec<String>>()
+        .concat();
+    Ident::new(&format!("TicksOf{name}"), method.span())
 }
 
 /// `OrderMails` as `order_mails`, `HTTPGateway` as `http_gateway`.
@@ -270,7 +335,7 @@ impl Reader<'_> {
     fn option(&mut self, name: &Ident, given: &Given, mistakes: &mut Mistakes) -> Result<()> {
         let krate = self.krate;
         let value = || given.value(name);
-        if self.of == Of::Job && !JOB_OPTIONS.contains(&name.to_string().as_str()) {
+        if self.of != Of::Event && !JOB_OPTIONS.contains(&name.to_string().as_str()) {
             return Err(unknown(name, "the handler of a job", &JOB_OPTIONS));
         }
         let code = self.of.words().code;
@@ -342,11 +407,20 @@ impl Shape {
         check_signature(code, a_thing, signature)?;
         let mut inputs = signature.inputs.iter().skip(1);
         let (works, first) = first(of, inputs.next(), signature)?;
-        let (event, is_lent) = event(of, inputs.next(), signature)?;
+        let (event, is_lent) = match of {
+            Of::Event | Of::Job => event(of, inputs.next(), signature)?,
+            Of::Tick => (name.span(), false),
+        };
         if let Some(other) = inputs.next() {
-            let message = format!(
-                "{code}: `{name}` is called with its {thing} and nothing else; remove this, and put what it needs into the {thing} or the service"
-            );
+            let message = match of {
+                Of::Tick => format!(
+                    "{code}: a tick brings nothing along, so `{name}` takes nothing more; remove this, or write `#[job(DailyDigest)]` below \
+                     the schedule for a job that is `Default`"
+                ),
+                Of::Event | Of::Job => format!(
+                    "{code}: `{name}` is called with its {thing} and nothing else; remove this, and put what it needs into the {thing} or the service"
+                ),
+            };
             return Err(Error::new_spanned(other, message));
         }
         check_answer(of, signature)?;
@@ -401,7 +475,7 @@ fn event(of: Of, event: Option<&FnArg>, signature: &Signature) -> Result<(Span, 
         Type::Reference(reference) if reference.mutability.is_some() => {
             let why = match of {
                 Of::Event => "is what has happened, and nobody changes it",
-                Of::Job => "is read anew for each attempt, and nobody sees what is changed in it",
+                Of::Job | Of::Tick => "is read anew for each attempt, and nobody sees what is changed in it",
             };
             let message = format!("{code}: {a_thing} {why}; write `{example}` or `&{example}`");
             Err(Error::new_spanned(reference, message))
@@ -417,7 +491,7 @@ fn check_answer(of: Of, signature: &Signature) -> Result<()> {
     let name = &signature.ident;
     let done = match of {
         Of::Event => "has handled its event",
-        Of::Job => "has done its job",
+        Of::Job | Of::Tick => "has done its job",
     };
     let message = format!(
         "SF001: whether `{name}` {done} is decided by `Ok` or `Err`, and it does not return a `Result`; write `-> Result<(), E>`"

@@ -16,6 +16,7 @@ const ALL: Build = Build {
         },
     ],
     has_axum: true,
+    has_schedule: true,
 };
 
 fn expanded(build: Build, arguments: &str, block: &str) -> (TokenStream, Vec<(String, String)>) {
@@ -565,6 +566,7 @@ fn what_steadfast_was_built_without_is_named_with_its_feature() {
             },
         ],
         has_axum: false,
+        has_schedule: true,
     };
     let block = r#"impl Orders {
         #[command("orders.a", route = "POST /orders")]
@@ -903,4 +905,161 @@ fn a_block_with_a_wrong_reaction_keeps_its_methods_and_the_rest() {
         "{written}"
     );
     assert!(written.contains("\"orders.b\""), "{written}");
+}
+
+const TICKING: &str = r#"
+impl Shop {
+    /// Sends what was sold.
+    #[cron("0 9 * * MON-FRI", tz = "Europe/Madrid", missed = "last", overlap = "skip", retry(retries = 3), time_limit = "5m")]
+    async fn digest(&self, cx: &JobCx<Db>) -> Result<(), Failure> {
+        self.mailer.send(cx.key()).await
+    }
+
+    #[every("15m", name = "shop.stock")]
+    #[job(CountStock, concurrency = 2)]
+    async fn count_stock(&self, tx: &mut Tx<Db>, job: CountStock) -> Result<(), Failure> {
+        self.count(tx, job).await
+    }
+}
+"#;
+
+#[test]
+fn schedules_are_declared_as_a_person_would() {
+    assert_written("schedules", "db = Sqlite", TICKING);
+}
+
+#[test]
+fn a_schedule_that_is_never_due_or_has_no_job_is_told_why_and_what_to_write() {
+    let of_ticks = |attribute: &str| format!("{attribute} async fn a(&self, cx: &JobCx<Db>) -> Result<(), E> {{}}");
+    let of_job =
+        |attributes: &str| format!("{attributes} async fn a(&self, cx: &JobCx<Db>, job: Count) -> Result<(), E> {{}}");
+    for (method, points_at, says) in [
+        (
+            of_ticks("#[cron]"),
+            "#[cron]",
+            "SF019: a schedule says when it is due, as text that the compiler can check; ",
+        ),
+        (
+            of_ticks("#[every(FIVE)]"),
+            "#[every(FIVE)]",
+            "SF019: a schedule says when it is due, ",
+        ),
+        (
+            of_ticks("#[cron(\"61 * * * *\")]"),
+            "\"61 * * * *\"",
+            "SF003: in the cron expression \"61 * * * *\", ",
+        ),
+        (
+            of_ticks("#[cron(\"0 9 * *\")]"),
+            "\"0 9 * *\"",
+            "SF003: in the cron expression \"0 9 * *\", ",
+        ),
+        (
+            of_ticks("#[cron(\"0 9 * * *\", tz = \"Europe/Madird\")]"),
+            "\"Europe/Madird\"",
+            "SF003: \"Europe/Madird\" is no time zone; write a name of the IANA database such as `Europe/Madrid` or `UTC`; did you mean `Europe/Madrid`?",
+        ),
+        (
+            of_ticks("#[cron(\"0 9 * * *\", tz = \"Madrid\")]"),
+            "\"Madrid\"",
+            "SF003: \"Madrid\" is no time zone; write a name of the IANA database such as `Europe/Madrid` or `UTC`; did you mean `Europe/Madrid`?",
+        ),
+        (
+            of_ticks("#[cron(\"0 9 * * *\", missed = \"lst\")]"),
+            "\"lst\"",
+            "SF003: \"lst\" is no policy for missed ticks; write `skip`, `last` or `all`; did you mean `last`?",
+        ),
+        (
+            of_ticks("#[cron(\"0 9 * * *\", overlap = replace)]"),
+            "replace",
+            "SF011: `replace` is not known here; write `allow` or `skip`",
+        ),
+        (
+            of_ticks("#[every(\"500ms\")]"),
+            "\"500ms\"",
+            "SF003: \"500ms\" is no interval of a schedule; write 1s to 365d",
+        ),
+        (
+            of_ticks("#[every(\"soon\")]"),
+            "\"soon\"",
+            "SF003: \"soon\" is not a duration; ",
+        ),
+        (
+            of_ticks("#[every(\"15m\", tz = \"UTC\")]"),
+            "tz",
+            "SF011: `tz` is no option of a schedule\nknown: missed, overlap, name, retry, lease, concurrency, time_limit",
+        ),
+        (
+            of_job("#[every(\"15m\", retry(retries = 2))] #[job(Count)]"),
+            "retry",
+            "SF019: `retry` is about running the job; write it in `#[job(..)]`",
+        ),
+        (
+            of_job("#[every(\"15m\", queue = 1)] #[job(Count)]"),
+            "queue",
+            "SF011: `queue` is no option of a schedule\nknown: missed, overlap, name",
+        ),
+        (
+            of_job("#[every(\"15m\")]"),
+            "job: Count",
+            "SF019: a tick brings nothing along, so `a` takes nothing more; remove this, or write `#[job(DailyDigest)]` ",
+        ),
+        (
+            of_ticks("#[every(\"15m\", name = \"Count\")]"),
+            "\"Count\"",
+            "SF019: \"Count\" has 'C' in it; ",
+        ),
+        (
+            of_ticks("#[every(\"15m\")] #[cron(\"0 9 * * *\")]"),
+            "#[cron(\"0 9 * * *\")]",
+            "SF019: a method has one schedule; ",
+        ),
+        (
+            "#[every(\"15m\")] #[command(\"o\")] async fn a(&self, tx: &mut Tx<Db>) -> Result<(), E> {}".to_owned(),
+            "#[every(\"15m\")]",
+            "SF019: a schedule makes jobs, and this is a command, a query or a reaction; ",
+        ),
+        (
+            "#[every(\"15m\")] async fn a(&self) -> Result<(), E> {}".to_owned(),
+            "(&self)",
+            "SF019: `a` writes in the transaction that the end of its job commits with, or calls others without one; write `tx: &mut Tx<Db>` or `cx: &JobCx<Db>` after `&self`",
+        ),
+    ] {
+        let said = said_of(&method);
+        assert!(
+            said.len() == 1 && said[0].0.starts_with(says) && said[0].1 == points_at,
+            "{method}: {said:#?}"
+        );
+    }
+}
+
+#[test]
+fn two_schedules_of_a_service_have_two_names_and_need_the_feature() {
+    let block = r#"impl Shop {
+        #[every("15m", name = "shop.digest")]
+        async fn a(&self, cx: &JobCx<Db>) -> Result<(), E> {}
+        #[every("15m")]
+        async fn digest(&self, cx: &JobCx<Db>) -> Result<(), E> {}
+    }"#;
+    let (_, mistakes) = expanded(ALL, "db = Sqlite", block);
+    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+    assert!(
+        mistakes[0]
+            .0
+            .starts_with("SF019: `a` is the schedule \"shop.digest\" already; "),
+        "{mistakes:?}"
+    );
+    let build = Build {
+        has_schedule: false,
+        ..ALL
+    };
+    let block = "impl Shop { #[every(\"15m\")] async fn a(&self, cx: &JobCx<Db>) -> Result<(), E> {} }";
+    let (_, mistakes) = expanded(build, "db = Sqlite", block);
+    assert!(
+        mistakes.len() == 1
+            && mistakes[0]
+                .0
+                .starts_with("SF013: a schedule needs the feature `schedule` of steadfast; "),
+        "{mistakes:?}"
+    );
 }

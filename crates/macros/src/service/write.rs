@@ -8,7 +8,8 @@ use syn::{Attribute, FnArg, GenericParam, Generics, Ident, ImplItem, ImplItemFn,
 use super::elsewhere::attributes;
 use super::handler::{Argument, Handler, Role};
 use super::options::{Kind, Options};
-use super::reaction::{Of, Reaction, Works};
+use super::reaction::{Of, Reaction, Works, ticks_of};
+use super::schedule::Scheduled;
 use super::{Service, speaks_of_db};
 use crate::database::Database;
 use crate::value::written;
@@ -430,7 +431,7 @@ impl<'s> Face<'s> {
         let handed = ours_at("event", shape.event);
         let declared = match of {
             Of::Event => quote!(reaction::<#event>(#target)),
-            Of::Job => quote!(handler::<#event>()),
+            Of::Job | Of::Tick => quote!(handler::<#event>()),
         };
         let lent = shape.is_lent.then(|| quote_spanned!(shape.event=> &));
         let (run, given) = match shape.works {
@@ -443,10 +444,18 @@ impl<'s> Face<'s> {
         let callee = self.path_of(name, reaction.is_of_one_database);
         let into = into_failure(shape.returned);
         let allow = reaction.is_deprecated.then(|| quote!(#[allow(deprecated)]));
-        let future = quote_spanned! {name.span()=>
-            ::std::boxed::Box::pin(async move { #callee(&#service, #given, #lent #handed).await #into })
+        // A tick says nothing but that it has come.
+        let (handed, passed) = match of {
+            Of::Tick => (quote!(_), None),
+            Of::Event | Of::Job => (quote!(#handed), Some(quote!(, #lent #handed))),
         };
+        let future = quote_spanned! {name.span()=>
+            ::std::boxed::Box::pin(async move { #callee(&#service, #given #passed).await #into })
+        };
+        let (ticks, scheduled) = (self.ticks(reaction), self.scheduled(reaction));
         quote! {
+            #ticks
+            #scheduled
             #(#cfgs)*
             #allow
             #steadfast.#declared #options .#run({
@@ -457,6 +466,39 @@ impl<'s> Face<'s> {
                 }
             });
         }
+    }
+
+    /// The job that is made of the ticks of a method: it has a name, and says nothing.
+    fn ticks(&self, reaction: &Reaction) -> Option<TokenStream> {
+        let Reaction { name, cfgs, .. } = reaction;
+        let krate = self.krate;
+        let stored = reaction
+            .schedule
+            .as_ref()
+            .filter(|_| reaction.of == Of::Tick)
+            .map(|schedule| &schedule.name)?;
+        let ticks = ticks_of(name);
+        Some(quote! {
+            #(#cfgs)*
+            struct #ticks;
+            #(#cfgs)*
+            impl #krate::service::Ticked for #ticks {
+                const NAME: &'static str = #stored;
+            }
+        })
+    }
+
+    /// How the schedule of a method is declared.
+    fn scheduled(&self, reaction: &Reaction) -> Option<TokenStream> {
+        let Reaction { event, cfgs, .. } = reaction;
+        let Scheduled { name, calls } = reaction.schedule.as_ref()?;
+        let steadfast = ours("steadfast");
+        // What cannot be made of nothing is said at its type.
+        let job = quote_spanned!(event.span()=> <#event as ::core::default::Default>::default());
+        Some(quote! {
+            #(#cfgs)*
+            #steadfast.schedule(#name) #calls .job(&#job);
+        })
     }
 
     /// All that has a route, on a router.

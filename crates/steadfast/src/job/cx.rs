@@ -11,6 +11,8 @@ use crate::command::Command;
 use crate::outbox::Message;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
+#[cfg(feature = "schedule")]
+use crate::ticker;
 
 /// How long the end of a command is kept that a job asked for: longer than a job is retried or lies among the dead, as a rule.
 const RETENTION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
@@ -81,12 +83,26 @@ impl<Db: Database> JobCx<Db> {
         self.message.created_at.into()
     }
 
+    /// The schedule that has made it, if one has: by a tick, or because somebody [triggered](crate::Schedules::trigger) it.
+    #[cfg(feature = "schedule")]
+    pub fn schedule(&self) -> Option<&str> {
+        let (name, _) = ticker::read_cause(self.causation_id()?)?;
+        Some(name)
+    }
+
+    /// The tick that it was made of, if it was made of one: the moment at which its schedule was due, however late it is now.
+    #[cfg(feature = "schedule")]
+    pub fn tick(&self) -> Option<SystemTime> {
+        let (_, tick) = ticker::read_cause(self.causation_id()?)?;
+        tick
+    }
+
     /// What it is all about: the same for everything that one wish leads to.
     pub fn correlation_id(&self) -> Option<&str> {
         self.message.origin.correlation_id.as_deref()
     }
 
-    /// What brought it about: the id of an event or of another job, or the beginning of the id of a command's key.
+    /// What brought it about: the id of an event or of another job, the beginning of the id of a command's key, or a schedule.
     pub fn causation_id(&self) -> Option<&str> {
         self.message.origin.causation_id.as_deref()
     }

@@ -235,8 +235,8 @@ async fn enqueue<Db: Database>(
     options: &EnqueueOptions,
     uniqueness: &Uniqueness,
 ) -> Result<UniqueJob> {
-    let name = message.event_type;
-    check(name, &uniqueness.key)?;
+    let name = message.event_type.clone();
+    check(&name, &uniqueness.key)?;
     let key = format!("{name} {}", uniqueness.key);
     let kind = message.kind.clone().unwrap_or_default();
     let wish = UniqueWish {
@@ -269,7 +269,7 @@ async fn enqueue<Db: Database>(
     };
     let rows = [(holder.item, holder.kind.clone())];
     match (uniqueness.conflict, state.as_deref()) {
-        (UniqueConflict::Error, state) => Err(taken(name, uniqueness, holder.item, state)),
+        (UniqueConflict::Error, state) => Err(taken(&name, uniqueness, holder.item, state)),
         (UniqueConflict::Replace, Some("pending")) => {
             let detail = format!("replaced by {}", wish.item);
             let cancelled = JobState::Cancelled.as_str();

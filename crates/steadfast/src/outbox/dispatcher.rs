@@ -113,11 +113,13 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     /// Writes into the database which reactions there are, so that whoever publishes knows. From then on, events are kept
-    /// for them, whether or not anybody works on them.
+    /// for them, whether or not anybody works on them. Schedules of this program are written too, and are due from then on.
     ///
     /// # Errors
     /// If the database does not answer.
     pub async fn declare(&self) -> Result<()> {
+        #[cfg(feature = "schedule")]
+        self.declare_schedules().await?;
         let sources = self.sources();
         let targets = self.reactions().targets(|event_type| sources.feed(event_type));
         let kinds: Vec<_> = self.works().iter().flat_map(|work| known_kinds(&**work)).collect();
@@ -152,7 +154,8 @@ impl<Db: Database> Steadfast<Db> {
     }
 
     /// Carries messages to the reactions of this process until [`stop`](Self::stop), then lets what is under way end: those that
-    /// were published here, and those that come from the [sources](Self::source) of this process.
+    /// were published here, and those that come from the [sources](Self::source) of this process. Jobs are run, and those that
+    /// schedules are due for are made.
     ///
     /// [`serve`](Self::serve) runs it by itself. With a server of your own, or in a process that does nothing else, spawn it
     /// once.
@@ -172,6 +175,9 @@ impl<Db: Database> Steadfast<Db> {
         if self.dispatcher().is_off {
             return;
         }
+        #[cfg(feature = "schedule")]
+        tokio::join!(self.run_engine(), self.consume(), self.watch_schedules());
+        #[cfg(not(feature = "schedule"))]
         tokio::join!(self.run_engine(), self.consume());
     }
 

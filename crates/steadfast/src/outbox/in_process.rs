@@ -22,14 +22,14 @@ use crate::telemetry::{self, Retry};
 impl<Db: Database> Steadfast<Db> {
     /// Runs the reactions to an event that was committed, each in a task of its own.
     pub(crate) fn react_in_process(&self, message: NewMessage) {
-        let reactions = self.reactions().in_process(message.event_type);
+        let reactions = self.reactions().in_process(&message.event_type);
         if reactions.is_empty() {
             return;
         }
         let sf = self.clone();
         self.tasks().spawn(async move {
             let Ok(now) = sf.store().now().await else {
-                return telemetry::raised_in_vain(message.event_type, &message.id);
+                return telemetry::raised_in_vain(&message.event_type, &message.id);
             };
             let message = Arc::new(Message {
                 id: message.id,

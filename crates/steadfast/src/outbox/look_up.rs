@@ -191,7 +191,7 @@ fn failure_to_json(failed: &FailedAttempt) -> Value {
 }
 
 /// A payload as people see it. What cannot be masked is not shown.
-fn show(payload: &[u8], redacted: &[String]) -> String {
+pub(crate) fn show(payload: &[u8], redacted: &[String]) -> String {
     if redacted.is_empty() {
         return String::from_utf8_lossy(payload).into_owned();
     }

@@ -1,5 +1,6 @@
 //! A message: an event in its envelope, on the way into the table and out of it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
 use crate::job::{EnqueueOptions, Job, worker};
 use crate::queue::KEY;
+use crate::store::schedules::ScheduleRow;
 
 /// How large an event may be as JSON. Brokers take a megabyte or less, and a row is read whole whenever it is delivered.
 pub const EVENT_LENGTH_MAX: usize = 256 * 1024;
@@ -68,7 +70,7 @@ impl FromStr for MessageId {
 #[derive(Clone, Debug)]
 pub(crate) struct NewMessage {
     pub(crate) id: Uuid,
-    pub(crate) event_type: &'static str,
+    pub(crate) event_type: Cow<'static, str>,
     pub(crate) version: u32,
     /// What one must know to work on it, if it is a job; `None`: it is an event, and goes to whoever wants its type.
     pub(crate) kind: Option<Arc<str>>,
@@ -161,13 +163,24 @@ impl NewMessage {
         })
     }
 
+    /// Puts the job of a schedule into it, as it is stored there.
+    pub(crate) fn of_schedule(row: &ScheduleRow, payload: String, origin: Origin) -> Self {
+        Self {
+            event_type: Cow::Owned(row.job.clone()),
+            version: u32::try_from(row.version).unwrap_or(1),
+            kind: Some(row.kind.as_str().into()),
+            redacted: row.redacted.clone(),
+            ..Self::new("", 1, &[], payload, &origin)
+        }
+    }
+
     fn new(name: &'static str, version: u32, redacted: &[&str], payload: String, origin: &Origin) -> Self {
         let id = Uuid::now_v7();
         let mut origin = origin.clone();
         origin.correlation_id.get_or_insert_with(|| id.to_string().into());
         Self {
             id,
-            event_type: name,
+            event_type: Cow::Borrowed(name),
             version,
             kind: None,
             chain: None,
@@ -182,7 +195,7 @@ impl NewMessage {
     }
 
     /// What is written as JSON, if it can be stored under this name.
-    fn write(what: &str, name: &str, value: &impl Serialize) -> Result<String> {
+    pub(crate) fn write(what: &str, name: &str, value: &impl Serialize) -> Result<String> {
         let refuse = |what: String| Error::new(Code::EventInvalid, what);
         name::check(name).map_err(|rule| refuse(format!("no {what} can be called {rule}")))?;
         let payload = serde_json::to_string(value)

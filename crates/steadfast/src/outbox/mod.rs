@@ -21,7 +21,7 @@ mod forecast;
 mod gauges;
 mod in_process;
 mod look;
-mod look_up;
+pub(crate) mod look_up;
 mod message;
 pub(crate) mod name;
 mod operation;

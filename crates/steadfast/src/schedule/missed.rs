@@ -21,6 +21,20 @@ pub enum Missed {
     All,
 }
 
+impl Missed {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Skip, Self::Last, Self::All];
+
+    /// The word for it, in tables, JSON and attributes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Last => "last",
+            Self::All => "all",
+        }
+    }
+}
+
 /// What a schedule has to do now: [`Timing::due`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::{Cron, Every, ticks};
 use crate::clock::Timestamp;
+use crate::error::{Code, Error, Result};
 
 /// When a schedule is due: by a cron expression, or at a fixed interval.
 ///
@@ -35,6 +36,28 @@ impl Timing {
     pub fn between(&self, after: SystemTime, until: SystemTime, max: usize) -> Vec<SystemTime> {
         let ticks = self.ticks(Timestamp::of(after), Timestamp::of(until), max);
         ticks.into_iter().map(Into::into).collect()
+    }
+
+    /// As it is stored: the expression or the interval, and the time zone of an expression.
+    pub(crate) fn stored(&self) -> (String, Option<String>) {
+        let time_zone = match self {
+            Self::Cron(cron) => Some(cron.time_zone().to_owned()),
+            Self::Every(_) => None,
+        };
+        (self.to_string(), time_zone)
+    }
+
+    /// Reads what is [stored](Self::stored), perhaps by a newer version.
+    pub(crate) fn read_stored(timing: &str, time_zone: Option<&str>) -> Result<Self> {
+        match (time_zone, timing.strip_prefix("every ")) {
+            (Some(time_zone), _) => Cron::parse(timing, time_zone).map(Self::from),
+            (None, Some(interval)) => Every::new(interval).map(Self::from),
+            (None, None) => {
+                let timing: String = timing.chars().take(60).collect();
+                let message = format!("{timing:?} is neither a cron expression with a time zone nor an interval");
+                Err(Error::new(Code::ConfigurationInvalid, message))
+            }
+        }
     }
 
     pub(crate) fn tick_after(&self, after: Timestamp) -> Option<Timestamp> {

@@ -443,6 +443,8 @@ macro_rules! readers {
     (@ cursor $row:ident $field:ident) => { (parse(&$row.tell::<String>("cursor_item")?)?, $row.tell("cursor_kind")?) };
 }
 
+pub(super) use readers;
+
 readers! {
     fn read_delivery -> DeliveryRow {
         item: id,

@@ -11,6 +11,7 @@ mod migrate;
 mod names;
 #[cfg(feature = "postgres")]
 mod postgres;
+pub(crate) mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 pub(crate) mod streams;
@@ -73,7 +74,7 @@ impl Database for sqlx::Postgres {
 /// Every method that takes a connection runs inside the transaction that is open on it.
 ///
 /// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`], what consumers of
-/// messages from elsewhere ask in [`inbox`].
+/// messages from elsewhere ask in [`inbox`], and what schedules ask in [`schedules`].
 #[doc(hidden)]
 pub(crate) trait Store<Db: Database>:
     letters::Letters<Db>
@@ -82,6 +83,7 @@ pub(crate) trait Store<Db: Database>:
     + streams::Streams<Db>
     + inbox::Inbox<Db>
     + jobs::Jobs<Db>
+    + schedules::Schedules<Db>
     + Sized
     + Send
     + Sync
@@ -430,6 +432,8 @@ pub(crate) enum Aging {
     Streams,
     /// Records of messages that consumers have handled: by when they were received.
     Inbox,
+    /// Ticks that jobs were made of: by when they were due.
+    Ticks,
 }
 
 /// How old that is.

@@ -15,6 +15,7 @@ mod sqlite;
 mod crash;
 mod kit;
 mod operate_crash;
+mod schedule_crash;
 mod outbox_crash;
 
 #[test]

@@ -8,4 +8,5 @@ mod guide;
 mod http;
 mod ladder;
 mod reactions;
+mod schedules;
 mod shapes;

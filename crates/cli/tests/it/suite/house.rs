@@ -36,11 +36,12 @@ async fn purge_counts_and_then_deletes_what_has_expired() {
     assert_eq!(
         call("purge --dry-run").run().await.ok(),
         "expired keys         1, not deleted\nfinished messages    0, not deleted\nfinished deliveries  0, not deleted\n\
-         old entries          0, not deleted\nold streams          0, not deleted\nold inbox records    0, not deleted\n"
+         old entries          0, not deleted\nold streams          0, not deleted\nold inbox records    0, not deleted\n\
+         old ticks            0, not deleted\n"
     );
     assert_eq!(
         call("purge --dry-run --json").run().await.ok(),
-        "{\"expired_keys\":1,\"finished_messages\":0,\"finished_deliveries\":0,\"old_entries\":0,\"old_streams\":0,\"old_records\":0,\"deleted\":false}\n"
+        "{\"expired_keys\":1,\"finished_messages\":0,\"finished_deliveries\":0,\"old_entries\":0,\"old_streams\":0,\"old_records\":0,\"old_ticks\":0,\"deleted\":false}\n"
     );
     assert_eq!(call("keys list --json").run().await.ok().lines().count(), 2);
     let purged = call("purge --json").run().await;

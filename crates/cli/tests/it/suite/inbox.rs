@@ -441,7 +441,7 @@ async fn purge_takes_records_when_they_are_old_enough_but_not_those_of_what_is_s
     let records = async |line: &str| warehouse.json(line).await["old_records"].clone();
     assert_eq!(records("purge --dry-run --inbox-retention 30d").await, 0);
     let told = warehouse.call("purge --dry-run").run().await.ok();
-    assert!(told.ends_with("\nold inbox records    4, not deleted\n"), "{told}");
+    assert!(told.contains("\nold inbox records    4, not deleted\n"), "{told}");
     assert_eq!(records("purge").await, 4);
     assert_eq!(warehouse.count("inbox list").await, 3, "two are dead, and one waits");
     let said = warehouse.call("purge --inbox-retention soon").run().await;

@@ -160,7 +160,8 @@ async fn purge_takes_finished_messages_when_they_are_old_enough() {
     age(&database, 8).await;
     let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
     let none = "expired keys         0, not deleted\nfinished messages    0, not deleted\nfinished deliveries  0, not deleted\n\
-                old entries          0, not deleted\nold streams          0, not deleted\nold inbox records    0, not deleted\n";
+                old entries          0, not deleted\nold streams          0, not deleted\nold inbox records    0, not deleted\n\
+                old ticks            0, not deleted\n";
     let kept = call("purge --dry-run").env("STEADFAST_MESSAGE_RETENTION", "30d");
     assert_eq!(kept.run().await.ok(), none);
     let told = call("purge --dry-run").run().await.ok();
@@ -171,7 +172,7 @@ async fn purge_takes_finished_messages_when_they_are_old_enough() {
     let told = call("purge --json").run().await.ok();
     assert_eq!(
         told,
-        "{\"expired_keys\":0,\"finished_messages\":1,\"finished_deliveries\":1,\"old_entries\":0,\"old_streams\":0,\"old_records\":0,\"deleted\":true}\n"
+        "{\"expired_keys\":0,\"finished_messages\":1,\"finished_deliveries\":1,\"old_entries\":0,\"old_streams\":0,\"old_records\":0,\"old_ticks\":0,\"deleted\":true}\n"
     );
     assert_eq!(
         call("purge --dry-run").run().await.ok(),

@@ -5,35 +5,28 @@ use steadfast::Steadfast;
 use super::{Database, Db};
 use crate::process::{Call, Said};
 
-/// The migrations, in order.
-const MIGRATIONS: [&str; 11] = [
-    "keys",
-    "audit",
-    "claim",
-    "purge",
-    "breakers",
-    "queue",
-    "operations",
-    "streams",
-    "inbox",
-    "letters",
-    "jobs",
+/// The migrations, in order, by version.
+const MIGRATIONS: [(u32, &str); 12] = [
+    (1, "keys"),
+    (2, "audit"),
+    (3, "claim"),
+    (4, "purge"),
+    (5, "breakers"),
+    (6, "queue"),
+    (7, "operations"),
+    (8, "streams"),
+    (9, "inbox"),
+    (10, "letters"),
+    (11, "jobs"),
+    (13, "schedules"),
 ];
-
-/// The same with their versions.
-fn migrations() -> impl Iterator<Item = (usize, &'static str)> {
-    MIGRATIONS
-        .into_iter()
-        .enumerate()
-        .map(|(place, name)| (place + 1, name))
-}
 
 #[tokio::test]
 async fn migrating_makes_the_tables_once_and_says_what_ran() {
     let database = Database::fresh().await;
     let call = |line: &str| Call::new(line).env("DATABASE_URL", &database.url());
     let status = call("migrate status --json").run().await.ok();
-    let missing = migrations().map(|(version, name)| {
+    let missing = MIGRATIONS.iter().map(|(version, name)| {
         format!("{{\"version\":{version},\"name\":\"{name}\",\"applied_at\":null,\"known\":true}}\n")
     });
     assert_eq!(status, missing.collect::<String>());
@@ -45,7 +38,9 @@ async fn migrating_makes_the_tables_once_and_says_what_ran() {
             .contains("1        keys        missing\n")
     );
     let ran = call("migrate up").run().await.ok();
-    let all = migrations().map(|(version, name)| format!("ran {version} {name}\n"));
+    let all = MIGRATIONS
+        .iter()
+        .map(|(version, name)| format!("ran {version} {name}\n"));
     assert_eq!(ran, all.collect::<String>());
     let again = call("migrate up").run().await;
     assert_eq!((again.exit, &*again.out), (0, ""));
@@ -85,17 +80,14 @@ async fn missing_old_and_newer_tables_are_refused_with_what_to_do() {
     );
     call("migrate up").run().await.ok();
     let migrations = Database::table("migrations");
-    let newest = MIGRATIONS.len();
+    let [.., (before, _), (newest, _)] = MIGRATIONS;
     database
         .run(&format!("DELETE FROM {migrations} WHERE version = {newest}"))
         .await;
     let said = call("keys list").run().await;
     said.refused(
         1,
-        &format!(
-            "error[SF301]: the tables of steadfast have version {}, this program needs {newest}",
-            newest - 1
-        ),
+        &format!("error[SF301]: the tables of steadfast have version {before}, this program needs {newest}"),
         "run `steadfast migrate up --database-url",
     );
     database

@@ -16,6 +16,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod schedules;
 mod stats;
 mod streams;
 mod targets;

@@ -197,7 +197,7 @@ macro_rules! bind_fields {
     ($query:expr, $messages:expr, $shape:ident) => {
         $query
             .bind($shape($messages, |message| message.id))
-            .bind($shape($messages, |message| message.event_type))
+            .bind($shape($messages, |message| &*message.event_type))
             .bind($shape($messages, |message| {
                 i32::try_from(message.version).unwrap_or(i32::MAX)
             }))
@@ -210,7 +210,7 @@ macro_rules! bind_fields {
             .bind($shape($messages, |message| message.origin.traceparent.as_deref()))
             .bind($shape($messages, |message| message.payload.as_bytes()))
             .bind($shape($messages, |message| &*message.origin.source))
-            .bind($shape($messages, |message| patterns(message.event_type)))
+            .bind($shape($messages, |message| patterns(&message.event_type)))
             .bind($shape($messages, |message| message.kind.as_deref()))
             .bind($shape($messages, |message| due_columns(message.due).1))
             .bind($shape($messages, |message| message.chain.as_deref()))

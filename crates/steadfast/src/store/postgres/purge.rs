@@ -86,6 +86,7 @@ pub(super) async fn aged_stretches(pool: &PgPool, names: &Names, table: Aging) -
         Aging::Entries => "SELECT pg_relation_size('steadfast.entries') / current_setting('block_size')::bigint",
         Aging::Streams => "SELECT pg_relation_size('steadfast.streams') / current_setting('block_size')::bigint",
         Aging::Inbox => "SELECT pg_relation_size('steadfast.inbox') / current_setting('block_size')::bigint",
+        Aging::Ticks => "SELECT pg_relation_size('steadfast.ticks') / current_setting('block_size')::bigint",
     });
     let pages: i64 = sqlx::query_scalar(statement)
         .fetch_one(pool)
@@ -131,6 +132,15 @@ macro_rules! old_records {
          WHERE i.ctid >= $1::text::tid AND i.ctid < $2::text::tid
            AND i.received_at <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')
            AND (i.item IS NULL OR NOT EXISTS (SELECT FROM steadfast.queue AS q WHERE q.item = i.item OFFSET 0))"
+    };
+}
+
+/// The old ticks on these pages.
+macro_rules! old_ticks {
+    () => {
+        "FROM steadfast.ticks
+         WHERE ctid >= $1::text::tid AND ctid < $2::text::tid
+           AND tick <= (SELECT clock_timestamp() + ($3 - $4) * interval '1 microsecond')"
     };
 }
 
@@ -184,6 +194,11 @@ pub(super) async fn delete_aged(
             old_records!(),
             " RETURNING 1) SELECT count(*) FROM gone"
         ),
+        Aging::Ticks => concat!(
+            "WITH gone AS (DELETE ",
+            old_ticks!(),
+            " RETURNING 1) SELECT count(*) FROM gone"
+        ),
     });
     on_pages(pool, statement, pages, aged, "deleting what is old").await
 }
@@ -207,6 +222,7 @@ pub(super) async fn count_aged(
         Aging::Entries => concat!("SELECT count(*) ", old_numbers!("entries", "number")),
         Aging::Streams => concat!("SELECT count(*) ", old_numbers!("streams", "last")),
         Aging::Inbox => concat!("SELECT count(*) ", old_records!()),
+        Aging::Ticks => concat!("SELECT count(*) ", old_ticks!()),
     });
     on_pages(pool, statement, pages, aged, "counting what is old").await
 }

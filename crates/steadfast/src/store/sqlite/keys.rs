@@ -141,7 +141,7 @@ async fn write(
     if let [message] = messages {
         query = query
             .bind(message.id.to_string())
-            .bind(message.event_type)
+            .bind(&*message.event_type)
             .bind(message.version)
             .bind(&*message.origin.source)
             .bind(message.origin.correlation_id.as_deref())

@@ -67,6 +67,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "queues",
         sql: include_str!("migrations/0012_queues.sql"),
     },
+    Migration {
+        version: 13,
+        name: "schedules",
+        sql: include_str!("migrations/0013_schedules.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

@@ -107,6 +107,7 @@ pub(super) async fn aged_stretches(readers: &SqlitePool, names: &Names, table: A
         Aging::Entries => starts!("entries", "rowid"),
         Aging::Streams => starts!("streams", "rowid"),
         Aging::Inbox => starts!("inbox", "rowid"),
+        Aging::Ticks => starts!("ticks", "rowid"),
     });
     let starts: Vec<i64> = sqlx::query_scalar(statement)
         .bind(STEP)
@@ -152,6 +153,12 @@ macro_rules! old_records {
     };
 }
 
+macro_rules! old_ticks {
+    () => {
+        "FROM steadfast_ticks WHERE rowid >= $1 AND rowid < $2 AND tick <= $3"
+    };
+}
+
 /// Deletes what nobody waits for among these rows. Whoever has the turn is alone, so both statements find the same.
 pub(super) async fn delete_aged(
     conn: &mut SqliteConnection,
@@ -178,6 +185,7 @@ pub(super) async fn delete_aged(
         Aging::Entries => &[concat!("DELETE ", old_entries!())],
         Aging::Streams => &[concat!("DELETE ", old_streams!())],
         Aging::Inbox => &[concat!("DELETE ", old_records!())],
+        Aging::Ticks => &[concat!("DELETE ", old_ticks!())],
     };
     let mut deleted = 0;
     for statement in statements {
@@ -207,6 +215,7 @@ pub(super) async fn count_aged(
         Aging::Entries => concat!("SELECT count(*) ", old_entries!()),
         Aging::Streams => concat!("SELECT count(*) ", old_streams!()),
         Aging::Inbox => concat!("SELECT count(*) ", old_records!()),
+        Aging::Ticks => concat!("SELECT count(*) ", old_ticks!()),
     });
     let count: i64 = sqlx::query_scalar(statement)
         .bind(rows.start)

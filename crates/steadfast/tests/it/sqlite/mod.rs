@@ -58,6 +58,10 @@ mod jobs;
 mod queues;
 #[path = "../conformance/unique_jobs.rs"]
 mod unique_jobs;
+#[path = "../conformance/schedules.rs"]
+mod schedules;
+#[path = "../conformance/schedules_operate.rs"]
+mod schedules_operate;
 #[path = "../conformance/sinks.rs"]
 mod sinks;
 #[path = "../conformance/trouble.rs"]

@@ -1,0 +1,1 @@
+../../steadfast/src/schedule/text.rs
