@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::engine::Engine;
+use super::engine::{Engine, Kind};
 use super::finish::BACK_MAX;
 use super::lane::Lane;
 use super::share::{Guest, share};
@@ -146,8 +146,9 @@ impl<Db: Database> Engine<Db> {
                 }
             }
             let is_held_up = lane.queue.as_ref().is_some_and(|queue| claims.held_up.contains(queue));
-            let is_hungry = |name: &Arc<str>| self.kinds.get(name).is_some_and(|kind| kind.demand.given().is_some());
-            if !is_held_up && lane.kinds.iter().any(is_hungry) {
+            // What rests was not asked for, and is as hungry as it was.
+            let can_eat = |kind: &Kind<Db>| kind.demand.given().is_some() && kind.work.rests_for().is_none();
+            if !is_held_up && lane.kinds.iter().any(|name| self.kinds.get(name).is_some_and(can_eat)) {
                 let claimed = claims.rows.iter().filter(|row| lane.kinds.contains(&row.lease.kind));
                 can_go_on |= claimed.count() < self.room(lane) as usize;
             }

@@ -611,6 +611,7 @@ fn holder<Db: Database>(sf: &Steadfast<Db>) -> Arc<str> {
 mod tests {
     use std::pin::Pin;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use serde::{Deserialize, Serialize};
     use sqlx::Sqlite;
@@ -627,8 +628,9 @@ mod tests {
         const TYPE: &'static str = "test.happened";
     }
 
-    /// Work that begins, and ends when it may.
+    /// Work that begins, and ends when it may. From then on it rests, if it does.
     struct Waits {
+        rests_from_now_on: AtomicBool,
         kinds: [Arc<str>; 1],
         options: WorkOptions,
         begun: Arc<Semaphore>,
@@ -643,6 +645,11 @@ mod tests {
 
         fn options(&self) -> &WorkOptions {
             &self.options
+        }
+
+        fn rests_for(&self) -> Option<Duration> {
+            let rests = self.rests_from_now_on.load(Ordering::Relaxed);
+            rests.then_some(Duration::from_secs(60))
         }
 
         fn run(
@@ -692,8 +699,17 @@ mod tests {
         sf.declare().await.expect("declared");
         let publishing = sf.transact(async |tx| Ok(tx.publish(&Happened)?));
         publishing.await.expect("published");
-        let work = Arc::new(Waits {
-            kinds: ["test.waits".into()],
+        let work = waits("test.waits");
+        let engine = Engine::new(sf.clone(), &[work.clone() as Arc<dyn Work<Sqlite>>], pace);
+        let running = tokio::spawn(engine.run());
+        work.begun.acquire().await.expect("open").forget();
+        (sf, asked, work, running)
+    }
+
+    fn waits(kind: &str) -> Arc<Waits> {
+        Arc::new(Waits {
+            rests_from_now_on: AtomicBool::new(false),
+            kinds: [kind.into()],
             options: WorkOptions {
                 retry: RetryPolicy::default(),
                 lease: None,
@@ -704,11 +720,7 @@ mod tests {
             begun: Arc::new(Semaphore::new(0)),
             may_end: Arc::new(Semaphore::new(0)),
             ended: Arc::new(Semaphore::new(0)),
-        });
-        let engine = Engine::new(sf.clone(), &[work.clone() as Arc<dyn Work<Sqlite>>], pace);
-        let running = tokio::spawn(engine.run());
-        work.begun.acquire().await.expect("open").forget();
-        (sf, asked, work, running)
+        })
     }
 
     async fn count(sf: &Steadfast<Sqlite>, rows: &'static str) -> i64 {
@@ -741,6 +753,42 @@ mod tests {
         let delivered = "SELECT count(*) FROM steadfast_history WHERE state = 'delivered'";
         assert_eq!(count(&sf, delivered).await, 1);
         assert_eq!(count(&sf, "SELECT count(*) FROM steadfast_queue").await, 0);
+    }
+
+    #[tokio::test]
+    async fn who_rests_with_much_to_do_is_not_asked_for_all_the_time_while_others_are() {
+        let (sf, asked, first, running) = at_work(Pace::default()).await;
+        sf.stop();
+        first.may_end.add_permits(1);
+        running.await.expect("no panic");
+        let sf = {
+            let builder = Steadfast::builder(sf.pool().clone()).observer(asked.clone());
+            builder.build().await.expect("a handle")
+        };
+        let hear = async |_: &EventCx, _: Happened| Ok(());
+        sf.reaction::<Happened>("test.waits").run_outside(hear);
+        let publishing = sf.transact(async |tx| {
+            for _ in 0..5 {
+                tx.publish(&Happened)?;
+            }
+            Ok(())
+        });
+        publishing.await.expect("published");
+        let (work, idle) = (waits("test.waits"), waits("test.idle"));
+        let works = [work.clone(), idle].map(|work| work as Arc<dyn Work<Sqlite>>);
+        let running = tokio::spawn(Engine::new(sf.clone(), &works, Pace::default()).run());
+        work.begun.acquire().await.expect("open").forget();
+        work.rests_from_now_on.store(true, Ordering::Relaxed);
+        let asks = Arc::new(Mutex::new(0));
+        let counts = asks.clone();
+        asked.then(move |_| *counts.lock().expect("not poisoned") += 1);
+        work.may_end.add_permits(10);
+        // Long enough for thousands of questions.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let asks = *asks.lock().expect("not poisoned");
+        assert!(asks < 20, "it asked {asks} times");
+        sf.stop();
+        running.await.expect("no panic");
     }
 
     #[tokio::test]
