@@ -15,7 +15,7 @@
 //! | [`properties`] | what has to hold in every state |
 //! | [`twins`] | engines with one thing left out, and the property that falls |
 //!
-//! [`inbox`] is a model of its own: an outbox, a bus that loses and doubles, and the inbox behind it.
+//! [`inbox`] is a model of its own: an outbox, a bus that loses and doubles, and the inbox behind it. So is [`slots`]: the limit of a queue.
 //!
 //! Not modelled:
 //! - What goes on inside a statement. Each is atomic here; what two of them do to each other in the database, and whether
@@ -40,6 +40,7 @@ mod steps;
 mod properties;
 mod twins;
 mod inbox;
+mod slots;
 
 use engine::{Engine, Handler, Luck, SUSPECT_ATTEMPTS};
 use properties::NEIGHBOURS;
