@@ -2,11 +2,14 @@
 //!
 //! A [`Sink`] sends a batch and says of each message what became of it. Which messages are still to be sent, when again and how
 //! often, is no business of its own: that is the outbox's ([`Steadfast::sink`](crate::Steadfast::sink)). A [`Source`] hands messages
-//! out and hears when it may forget them; what they do is the inbox's ([`Steadfast::source`](crate::Steadfast::source)).
+//! out and hears when it may forget them; what they do is the inbox's ([`Steadfast::source`](crate::Steadfast::source)). A
+//! `Messenger` carries notices between the processes of one service, which nothing depends on: that is push's.
 
 pub(crate) mod away;
 #[cfg(any(feature = "nats", feature = "webhook"))]
 mod header;
+#[cfg(feature = "push")]
+mod messenger;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
@@ -19,6 +22,8 @@ pub(crate) mod source;
 #[cfg(feature = "webhook")]
 pub(crate) mod webhook;
 
+#[cfg(feature = "push")]
+pub use messenger::{Ear, Messenger};
 pub use source::{Feed, Incoming, Source};
 
 use crate::failure::Failure;

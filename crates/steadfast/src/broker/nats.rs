@@ -4,8 +4,12 @@
 //! again, with the same `Nats-Msg-Id`: the stream drops what it has seen within its window for duplicates.
 
 mod doctor;
+#[cfg(feature = "push")]
+mod messenger;
 mod source;
 
+#[cfg(feature = "push")]
+pub use messenger::{NatsEar, NatsPubSub};
 pub use source::NatsFeed;
 
 use std::error::Error as _;
@@ -159,18 +163,21 @@ impl Nats {
         }
     }
 
-    async fn open(&self) -> Result<Client, ConnectError> {
+    fn options(&self) -> ConnectOptions {
         let options = ConnectOptions::new()
             .name("steadfast")
             .connection_timeout(CONNECT_LIMIT)
             .require_tls(self.needs_tls);
         // The client does not look for them in the address.
-        let options = match &self.credentials {
+        match &self.credentials {
             Some((user, Some(password))) => options.user_and_password(user.clone(), password.clone()),
             Some((token, None)) => options.token(token.clone()),
             None => options,
-        };
-        options.connect(self.server.clone()).await
+        }
+    }
+
+    async fn open(&self) -> Result<Client, ConnectError> {
+        self.options().connect(self.server.clone()).await
     }
 
     async fn connect(&self) -> Result<Context, String> {

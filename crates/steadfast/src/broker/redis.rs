@@ -5,8 +5,12 @@
 //! replaced.
 
 mod doctor;
+#[cfg(feature = "push")]
+mod messenger;
 mod source;
 
+#[cfg(feature = "push")]
+pub use messenger::{RedisEar, RedisPubSub};
 pub use source::RedisFeed;
 
 use std::fmt;
@@ -95,10 +99,8 @@ impl RedisStreams {
     /// ([`at_plaintext`](Self::at_plaintext)).
     pub fn at(server: &str) -> Result<Self> {
         let redis = Self::at_plaintext(server)?;
-        if let ConnectionAddr::Tcp(host, _) = redis.client.get_connection_info().addr() {
-            let instead = "write rediss://, or RedisStreams::at_plaintext if nobody can listen on the way";
-            plaintext::check(host, instead)?;
-        }
+        let instead = "write rediss://, or RedisStreams::at_plaintext if nobody can listen on the way";
+        check_plaintext(&redis.client, instead)?;
         Ok(redis)
     }
 
@@ -107,16 +109,8 @@ impl RedisStreams {
     /// # Errors
     /// SF303 if it is no such address.
     pub fn at_plaintext(server: &str) -> Result<Self> {
-        let refused = |message| Error::new(Code::ConfigurationInvalid, message);
-        let client = Client::open(server)
-            .map_err(|_| refused("the address of Redis is not usable; write rediss://user:password@host:6379/0"))?;
-        if let ConnectionAddr::TcpTls { insecure: true, .. } = client.get_connection_info().addr() {
-            return Err(refused(
-                "the address of Redis says that anybody may pretend to be it; leave out #insecure",
-            ));
-        }
         Ok(Self {
-            client,
+            client: client_of(server)?,
             stream_of: Arc::new(|_| STREAM.to_owned()),
             stream: STREAM.to_owned(),
             group: None,
@@ -150,7 +144,7 @@ impl RedisStreams {
 
     /// The server, without user and password.
     fn address(&self) -> String {
-        format!("redis at {}", self.client.get_connection_info().addr())
+        address_of(&self.client)
     }
 
     /// A connection for one batch alone; if there is none, why not.
@@ -164,10 +158,7 @@ impl RedisStreams {
     }
 
     async fn open(&self) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_LIMIT))
-            .set_response_timeout(Some(REPLY_LIMIT));
-        self.client.get_multiplexed_async_connection_with_config(&config).await
+        open(&self.client).await
     }
 
     async fn idle_connection(&self) -> Option<MultiplexedConnection> {
@@ -274,6 +265,39 @@ impl Sink for RedisStreams {
     fn batch_max(&self) -> usize {
         BROKER_BATCH_MAX
     }
+}
+
+/// A server as its address says; nothing is connected.
+fn client_of(server: &str) -> Result<Client> {
+    let refused = |message| Error::new(Code::ConfigurationInvalid, message);
+    let client = Client::open(server)
+        .map_err(|_| refused("the address of Redis is not usable; write rediss://user:password@host:6379/0"))?;
+    if let ConnectionAddr::TcpTls { insecure: true, .. } = client.get_connection_info().addr() {
+        return Err(refused(
+            "the address of Redis says that anybody may pretend to be it; leave out #insecure",
+        ));
+    }
+    Ok(client)
+}
+
+/// Refuses plain text to another machine, and says what to write instead.
+fn check_plaintext(client: &Client, instead: &str) -> Result<()> {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, _) => plaintext::check(host, instead),
+        _ => Ok(()),
+    }
+}
+
+/// The server, without user and password.
+fn address_of(client: &Client) -> String {
+    format!("redis at {}", client.get_connection_info().addr())
+}
+
+async fn open(client: &Client) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_response_timeout(Some(REPLY_LIMIT));
+    client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 /// The server writes no append-only file. One that says nothing of it may be of another kind.
