@@ -6,6 +6,7 @@
 mod doctor;
 #[cfg(feature = "push")]
 mod messenger;
+mod monitor;
 mod source;
 
 #[cfg(feature = "push")]
@@ -80,6 +81,8 @@ pub struct Nats {
     dead_letters: Option<String>,
     subject_of: Arc<SubjectOf>,
     needs_tls: bool,
+    /// For the doctor.
+    monitor: Option<monitor::Monitor>,
     context: Mutex<Option<Context>>,
     away: Away,
 }
@@ -122,6 +125,7 @@ impl Nats {
             durable: None,
             dead_letters: None,
             subject_of: Arc::new(|event| event.event_type().to_owned()),
+            monitor: None,
             context: Mutex::new(None),
             away: Away::default(),
         })
@@ -143,6 +147,16 @@ impl Nats {
     pub fn subject(mut self, subject_of: impl Fn(&EventCx) -> String + Send + Sync + 'static) -> Self {
         self.subject_of = Arc::new(subject_of);
         self
+    }
+
+    /// Where the server answers questions about itself, such as `http://127.0.0.1:8222` (`http_port` in its settings):
+    /// [`examine`](Self::examine) asks there how often it syncs its files, which it tells no client.
+    ///
+    /// # Errors
+    /// SF303 if it is no such address.
+    pub fn monitor(mut self, url: &str) -> Result<Self> {
+        self.monitor = Some(monitor::Monitor::read(url)?);
+        Ok(self)
     }
 
     /// The server, without user and password.
