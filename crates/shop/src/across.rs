@@ -18,7 +18,7 @@ pub(crate) struct Across {
 
 enum AnyMessenger {
     Nats(Box<NatsPubSub>),
-    Redis(RedisPubSub),
+    Redis(Box<RedisPubSub>),
 }
 
 impl Across {
@@ -33,7 +33,7 @@ impl Across {
             }
             "redis" | "rediss" => {
                 let redis = RedisPubSub::at(text).map_err(refused)?;
-                (format!("Redis at {address}"), AnyMessenger::Redis(redis))
+                (format!("Redis at {address}"), AnyMessenger::Redis(redis.into()))
             }
             other => {
                 let what = format!("--push-across begins with {other:?}, which carries no notices; {EXAMPLES}");
@@ -47,7 +47,7 @@ impl Across {
     pub(crate) fn carry<Db: Database>(self, push: PushTarget<'_, Db>) -> PushTarget<'_, Db> {
         match self.messenger {
             AnyMessenger::Nats(nats) => push.across(*nats),
-            AnyMessenger::Redis(redis) => push.across(redis),
+            AnyMessenger::Redis(redis) => push.across(*redis),
         }
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::hub::Hub;
@@ -22,7 +23,7 @@ use super::notice::{self, Notice};
 use crate::broker::away::Away;
 use crate::broker::{Ear, Messenger};
 use crate::failure::Failure;
-use crate::steadfast::Steadfast;
+use crate::steadfast::{Steadfast, WeakSteadfast};
 use crate::store::Database;
 use crate::store::streams::Streams;
 
@@ -95,24 +96,27 @@ impl Across {
         let mut untold = self.untold();
         untold.add(streams);
         if !mem::replace(&mut untold.has_teller, true) {
-            let (across, sf) = (self.clone(), sf.clone());
-            let tasks = sf.tasks().clone();
-            tasks.spawn(async move { across.tell_all(&sf).await });
+            let (across, weak) = (self.clone(), sf.downgrade());
+            let stopping = sf.stopping();
+            sf.tasks().spawn(async move { across.tell_all(&weak, &stopping).await });
         }
     }
 
-    /// Tells what is untold until nothing is, or the process ends.
-    async fn tell_all<Db: Database>(&self, sf: &Steadfast<Db>) {
-        // However it ends, whoever appends next calls another one.
+    /// Tells what is untold until nothing is, or the process ends. A broker that is away keeps no handle alive.
+    async fn tell_all<Db: Database>(&self, weak: &WeakSteadfast<Db>, stopping: &CancellationToken) {
+        // However it ends, whoever appends next calls another one. Two at once do no harm.
         let _leaving = Leaving(self);
-        let stopping = sf.stopping();
         while let Some(streams) = self.take_untold() {
+            let Some(sf) = weak.upgrade() else {
+                return;
+            };
             let streams = || streams.iter().map(String::as_str);
             let notice = notice::write(sf.id(), streams());
-            let Err(why) = self.tell_once(sf, &notice).await else {
+            let Err(why) = self.tell_once(&sf, &notice).await else {
                 self.telling.is_back(&self.messenger.address());
                 continue;
             };
+            drop(sf);
             self.untold().add(streams());
             let pause = self.telling.has_missed(&self.messenger.address(), &why);
             tokio::select! {
