@@ -50,6 +50,9 @@ pub(crate) async fn examine(context: &Context, options: &DoctorOptions) -> Resul
     if options.stream.is_some() && !has(Kind::Nats) {
         return Err(unused("--stream", "NATS", "nats://"));
     }
+    if options.nats_monitor.is_some() && !has(Kind::Nats) {
+        return Err(unused("--nats-monitor", "NATS", "nats://"));
+    }
     if (options.exchange.is_some() || !options.queues.is_empty()) && !has(Kind::RabbitMq) {
         return Err(unused("--exchange or --queue", "RabbitMQ", "amqps://"));
     }
@@ -80,6 +83,10 @@ async fn nats(url: &str, options: &DoctorOptions) -> Result<Vec<Check>> {
     };
     let nats = match &options.stream {
         Some(stream) => nats.stream(stream),
+        None => nats,
+    };
+    let nats = match &options.nats_monitor {
+        Some(url) => nats.monitor(url)?,
         None => nats,
     };
     Ok(nats.examine().await)

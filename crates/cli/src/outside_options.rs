@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 Brokers are looked at as a sink of this URL would use them. Nothing is changed, and no message is sent.
 
 NATS: whether JetStream is on, and whether streams are kept in files and on several servers: all streams of the account, or \
---stream. How often a server syncs its files is told to no client.
+--stream. How often a server syncs its files (sync_interval) it tells no client, but its monitoring, from 2.10 on: --nats-monitor.
 
 RabbitMQ: whether an --exchange and each --queue are durable and replicated. AMQP lists no queues, so name them. The user needs \
 the right to configure what is looked at; RabbitMQ (3.8 or later) logs each question as a declaration that it has refused.
@@ -23,6 +23,10 @@ pub(crate) struct DoctorOptions {
     /// Only this stream of NATS
     #[arg(long, value_name = "NAME")]
     pub(crate) stream: Option<String>,
+    /// Where the server of NATS answers questions about itself (http_port in its settings), as in http://127.0.0.1:8222: it is asked
+    /// how often it syncs its files
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats_monitor: Option<String>,
     /// This exchange of RabbitMQ
     #[arg(long, value_name = "NAME", value_parser = amqp_name)]
     pub(crate) exchange: Option<String>,

@@ -1,11 +1,12 @@
 //! What the library says to those who write Rust, for those who write a line.
 
 /// What is written in Rust, and the flag that does the same.
-const FLAGS: [(&str, &str); 6] = [
+const FLAGS: [(&str, &str); 7] = [
     (".allow_private()", "--allow-private"),
     (".allow_plaintext()", "--allow-plaintext"),
     (".unsigned()", "--unsigned"),
     ("Nats::at_plaintext", "--allow-plaintext"),
+    ("Nats::monitor", "--nats-monitor"),
     ("RabbitMq::at_plaintext", "--allow-plaintext"),
     ("RedisStreams::at_plaintext", "--allow-plaintext"),
 ];

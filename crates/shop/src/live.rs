@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use steadfast::{Database, Owner, Push, Pushes, Steadfast, StreamName};
 
+use crate::across::Across;
 use crate::auth;
 use crate::events::{OrderCancelled, OrderPlaced, OrderReserved, PaymentCaptured};
 use crate::problem::Problem;
@@ -14,9 +15,13 @@ use crate::problem::Problem;
 pub(crate) const TARGET: &str = "shop.live";
 
 /// Declares which events customers hear of. Every process does: any of them may be the one that carries an event there.
-pub(crate) fn declare<Db: Database>(sf: &Steadfast<Db>) -> Push<Db> {
-    sf.push(TARGET)
-        .event(|placed: &OrderPlaced, to| tell(to, &placed.customer, Some(&placed.order_id)))
+pub(crate) fn declare<Db: Database>(sf: &Steadfast<Db>, across: Option<Across>) -> Push<Db> {
+    let push = sf.push(TARGET);
+    let push = match across {
+        Some(across) => across.carry(push),
+        None => push,
+    };
+    push.event(|placed: &OrderPlaced, to| tell(to, &placed.customer, Some(&placed.order_id)))
         .event(|cancelled: &OrderCancelled, to| tell(to, &cancelled.customer, Some(&cancelled.order_id)))
         .event(|reserved: &OrderReserved, to| tell(to, &reserved.customer, Some(&reserved.order_id)))
         .event(|captured: &PaymentCaptured, to| tell(to, &captured.customer, captured.order_id.as_deref()))

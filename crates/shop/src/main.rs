@@ -3,7 +3,7 @@
 //! The way of a request: `auth` says who asks, `lab` may prepare an accident, Steadfast claims the key and reads the body,
 //! and a command of `orders` or `payments` writes the row and publishes what has happened. `order` and `payment` hold what is
 //! sold and the rules of it. After the commit some process, this one or a worker, delivers the `events` to those who react,
-//! `stock` and `mail`, to customers who look on, by `live`, and beyond the process, by `sinks`.
+//! `stock` and `mail`, to customers who look on, by `live` (and `across` processes), and beyond the process, by `sinks`.
 //!
 //! The stock may be kept elsewhere: then `shop warehouse` has it, in a database of its own. Orders go there by a broker, and by
 //! `sources` comes back what `warehouse` notes.
@@ -28,6 +28,7 @@ mod events;
 mod stock;
 mod mail;
 mod live;
+mod across;
 mod sinks;
 mod sources;
 mod warehouse;
@@ -109,6 +110,10 @@ pub(crate) struct ProcessOptions {
     /// this process reserves nothing: give it to every shop and worker on this database, or to none
     #[arg(long, value_name = "URL")]
     source: Option<String>,
+    /// What tells other processes on this PostgreSQL of what customers hear live, instead of its NOTIFY: redis(s)://, nats:// or
+    /// tls://. Give it to every shop and worker on this database, or to none
+    #[arg(long, value_name = "URL")]
+    push_across: Option<String>,
 }
 
 /// How a warehouse is opened.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::StartError;
+use crate::across::Across;
 use crate::banner::Whereabouts;
 
 #[path = "open/mod.rs"]
@@ -41,6 +42,16 @@ pub(crate) fn make_directory(url: &str) -> Result<(), StartError> {
         )
         .into()
     })
+}
+
+/// Refuses what only processes without a common file need.
+fn check_across(across: Option<&Across>) -> Result<(), StartError> {
+    match across {
+        None => Ok(()),
+        Some(_) => Err(
+            "--push-across is for shops on PostgreSQL; those that share a SQLite file see what is written to it".into(),
+        ),
+    }
 }
 
 /// Where a person finds what the shop wrote.

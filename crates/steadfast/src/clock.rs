@@ -168,22 +168,26 @@ pub fn rfc3339(at: SystemTime) -> String {
     let (days, seconds) = (since.as_secs() / DAY_SECONDS, since.as_secs() % DAY_SECONDS);
     let (year, month, day) = date(days);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let mut text = String::with_capacity("2026-01-01T00:00:00.000Z".len());
     // Every message has a time: `format!` would take longer than the rest of its envelope.
-    for (number, digits, after) in [
-        (year, 4, '-'),
-        (month, 2, '-'),
-        (day, 2, 'T'),
-        (hour, 2, ':'),
-        (minute, 2, ':'),
-        (second, 2, '.'),
-        (u64::from(since.subsec_millis()), 3, 'Z'),
-    ] {
-        let digits = number.checked_ilog10().map_or(digits, |last| digits.max(last + 1));
-        let digit = |place| char::from(b'0' + (number / 10_u64.pow(place) % 10) as u8);
-        text.extend((0..digits).rev().map(digit));
-        text.push(after);
+    let mut digits = *b"0000-00-00T00:00:00.000Z";
+    let mut write = |place: std::ops::Range<usize>, mut number: u64| {
+        for digit in digits[place].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    };
+    write(0..4, year);
+    write(5..7, month);
+    write(8..10, day);
+    write(11..13, hour);
+    write(14..16, minute);
+    write(17..19, second);
+    write(20..23, u64::from(since.subsec_millis()));
+    let mut text = String::with_capacity(digits.len());
+    if year > 9_999 {
+        text += &(year / 10_000).to_string();
     }
+    text += &String::from_utf8_lossy(&digits);
     text
 }
 
@@ -291,10 +295,17 @@ mod tests {
             (1_709_251_199_000, "2024-02-29T23:59:59.000Z"),
             (1_767_225_600_000, "2026-01-01T00:00:00.000Z"),
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
         ] {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_millis(millis)), text);
             assert_eq!(read_rfc3339(text), Some(UNIX_EPOCH + Duration::from_millis(millis)));
         }
+    }
+
+    #[test]
+    fn a_year_may_have_more_than_four_digits() {
+        let at = UNIX_EPOCH + Duration::from_secs(253_402_300_800);
+        assert_eq!(rfc3339(at), "10000-01-01T00:00:00.000Z");
     }
 
     #[test]

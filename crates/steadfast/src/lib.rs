@@ -21,10 +21,10 @@
 //! | `retry` | [`retry!`](macro@retry): a [`RetryPolicy`] that is checked by the compiler |
 //! | `encryption` | [`Encryption`] of stored answers, by ring |
 //! | `reqwest` | [`CLASSIFICATION`] of the errors of reqwest 0.13 |
-//! | `nats` | [`Nats`]: a sink to NATS JetStream, and a source |
+//! | `nats` | [`Nats`]: a sink to NATS JetStream, and a source; with `push`, [`NatsPubSub`] |
 //! | `webhook` | [`Webhook`]: events posted to somebody's HTTP endpoint, signed, by rustls and ring |
 //! | `rabbitmq` | [`RabbitMq`]: a sink to RabbitMQ, and a source |
-//! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source |
+//! | `redis` | [`RedisStreams`]: a sink to streams of Redis, and a source; with `push`, [`RedisPubSub`] |
 //! | `push` | [`Steadfast::push`]: events to live clients, as server-sent events and over WebSocket; brings `axum` |
 //! | `prometheus` | the recorder behind `/metrics` |
 //! | `schedule` | [`Steadfast::schedule`]: jobs that are made by the clock; [`Cron`] and [`Every`]: when something is due again, in a time zone; the zones are compiled in |
@@ -99,13 +99,19 @@ pub use audit::{AuditEntry, AuditList, AuditPage, AuditRecord};
 pub use breaker::Breaker;
 #[cfg(feature = "nats")]
 pub use broker::nats::{Nats, NatsFeed};
+#[cfg(all(feature = "nats", feature = "push"))]
+pub use broker::nats::{NatsEar, NatsPubSub};
 #[cfg(feature = "rabbitmq")]
 pub use broker::rabbitmq::{RabbitMq, RabbitMqFeed};
+#[cfg(all(feature = "redis", feature = "push"))]
+pub use broker::redis::{RedisEar, RedisPubSub};
 #[cfg(feature = "redis")]
 pub use broker::redis::{RedisFeed, RedisStreams};
 #[cfg(feature = "webhook")]
 pub use broker::webhook::{Webhook, WebhookOptions, WebhookSecret, WebhookTrial};
 pub use broker::{Confirmation, Feed, Incoming, Sink, Source};
+#[cfg(feature = "push")]
+pub use broker::{Ear, Messenger};
 pub use caller::{Caller, CallerCommand};
 pub use clock::{Clock, ReadDuration, parse_duration, rfc3339};
 #[cfg(feature = "encryption")]

@@ -488,6 +488,30 @@ pub(crate) fn streams_not_heard(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "nothing is heard of what others push; streams are looked at by the clock until then");
 }
 
+pub(crate) fn others_are_not_told(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "other processes cannot be told of what is pushed; they find it by the clock, and it is tried again"
+    );
+}
+
+pub(crate) fn others_are_told(server: &str) {
+    tracing::info!(server, "other processes are told of what is pushed again");
+}
+
+pub(crate) fn others_are_not_heard(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "nothing is heard of what others push; streams are looked at by the clock, and it is tried again"
+    );
+}
+
+pub(crate) fn others_are_heard(server: &str) {
+    tracing::info!(server, "what others push is heard of again");
+}
+
 pub(crate) fn subscription_failed(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "a live client could not be served; it comes back");
 }

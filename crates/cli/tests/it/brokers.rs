@@ -102,5 +102,17 @@ async fn what_is_about_no_broker_is_refused_with_what_to_write() {
         "--broker nats://",
     )
     .await;
+    refused(
+        "--broker redis://127.0.0.1 --nats-monitor http://127.0.0.1:8222",
+        "--nats-monitor is about NATS",
+        "--broker nats://",
+    )
+    .await;
+    refused(
+        "--broker nats://127.0.0.1 --nats-monitor 127.0.0.1:8222",
+        "the address of NATS's monitoring is not usable",
+        "",
+    )
+    .await;
     refused("", "no database is named", "--database-url").await;
 }

@@ -4,7 +4,7 @@ use async_nats::jetstream;
 use async_nats::jetstream::stream::{Config, StorageType};
 use uuid::Uuid;
 
-use crate::private::Private;
+use crate::private::{Private, free_port};
 use crate::process::Call;
 
 fn server() -> String {
@@ -111,4 +111,80 @@ async fn doctor_says_that_a_server_which_should_speak_tls_does_not() {
         "{}",
         said.out
     );
+}
+
+/// A server with JetStream, and where it answers questions about itself.
+async fn monitored() -> Option<(Private, u16)> {
+    let monitor = free_port();
+    let settings = |port, directory: &std::path::Path| {
+        let store = directory.display();
+        format!("listen: 127.0.0.1:{port}\nhttp: 127.0.0.1:{monitor}\njetstream {{ store_dir: \"{store}\" }}\n")
+    };
+    Some((Private::start("nats-server", settings).await?, monitor))
+}
+
+#[tokio::test]
+async fn doctor_asks_the_monitoring_how_often_a_server_syncs() {
+    let Some((nats, monitor)) = monitored().await else {
+        return eprintln!("skipped: nats-server is not installed");
+    };
+    let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let version = client.server_info().version;
+    create(&jetstream::new(client), StorageType::File).await;
+    let doctor = async |more: String| {
+        let url = format!("nats://127.0.0.1:{}", nats.port);
+        Call::new(&format!("doctor --broker {url} {more}")).run().await.ok()
+    };
+    let told = doctor(format!("--nats-monitor http://127.0.0.1:{monitor}")).await;
+    // The first that say it are those that can be told to.
+    let said = match version.starts_with("2.9.") {
+        true => format!("is not known: NATS {version} does not say it\n"),
+        false => "the server syncs its files every 2m only\n".to_owned(),
+    };
+    let line = told
+        .lines()
+        .find(|line| line.starts_with("warn  sync_interval "))
+        .unwrap();
+    assert!(told.contains(&said), "{line}");
+    assert!(told.contains("warn  replicas "), "{told}");
+    let told = doctor(String::new()).await;
+    assert!(!told.contains("  sync_interval  "), "nobody was asked: {told}");
+
+    // Another server's monitoring, and none at all.
+    let Some((_other, elsewhere)) = monitored().await else {
+        return;
+    };
+    let told = doctor(format!("--nats-monitor http://127.0.0.1:{elsewhere}")).await;
+    assert!(told.contains("that monitoring is of another server"), "{told}");
+    let told = doctor(format!("--nats-monitor http://127.0.0.1:{}", free_port())).await;
+    assert!(told.contains("its monitoring does not answer"), "{told}");
+    assert!(told.contains("look at the URL of --nats-monitor"), "{told}");
+}
+
+#[tokio::test]
+async fn a_server_that_syncs_each_message_is_safe_alone() {
+    let client = async_nats::connect(server()).await.unwrap();
+    let id = client.server_info().server_id;
+    let context = jetstream::new(client);
+    let kept = create(&context, StorageType::File).await;
+    // As a NATS 2.15 with `sync_interval: always` answers.
+    let answer = format!(
+        r#"{{"server_id":"{id}","jetstream":{{"config":{{"sync_interval":120000000000,"sync_always":true,"strict":true}}}}}}"#
+    );
+    let monitoring = axum::Router::new().route("/nats/varz", axum::routing::get(async || answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let monitor = format!("http://{}/nats/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, monitoring).await });
+
+    let line = format!("doctor --broker {} --stream {kept} --nats-monitor {monitor}", server());
+    let told = Call::new(&line).run().await.ok();
+    assert!(
+        told.contains("ok    sync_interval  the server syncs each message before it confirms it\n"),
+        "{told}"
+    );
+    assert!(
+        told.contains(&format!("one server alone, which syncs each message: {kept}\n")),
+        "{told}"
+    );
+    context.delete_stream(&kept).await.unwrap();
 }

@@ -13,7 +13,8 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 use steadfast::{Builder, Code, Dispatcher, Push, Steadfast};
 
-use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
+use super::{BE_ALONE, COUNT_TABLES, Db, check_across, whereabouts};
+use crate::across::Across;
 use crate::lab::{self, Lab, LabObserver};
 use crate::mail::Mail;
 use crate::orders::Orders;
@@ -115,6 +116,8 @@ impl Process {
             None => None,
         };
         let sinks = Sinks::read(&options.sinks, options.source.as_deref())?;
+        let across = options.push_across.as_deref().map(Across::read).transpose()?;
+        check_across(across.as_ref())?;
         let lab = node.lab.then(|| Arc::new(Lab::new(node.fault.clone())));
         let sf = open(node, &options.database_url, "/shop", dispatcher, lab.as_ref()).await?;
         tables::create(&sf, node.lab).await?;
@@ -140,7 +143,8 @@ impl Process {
         if let Some(outside) = &options.outside {
             Mail::new(outside, sf.breaker(Mail::breaker())?, lab.clone())?.on(&sf);
         }
-        let live = live::declare(&sf);
+        ways += &across.as_ref().map(Across::describe).unwrap_or_default();
+        let live = live::declare(&sf, across);
         sinks.declare(&sf);
         let lab = with_time(&sf, lab).await?;
         Ok(Self {

@@ -30,6 +30,7 @@ mod warehouses;
 mod foreign;
 #[path = "suite/webdriver.rs"]
 mod webdriver;
+mod across;
 
 /// The database of these tests, for those who look at it with the toolkit.
 type Db = sqlx::Postgres;

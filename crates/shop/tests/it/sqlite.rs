@@ -3,6 +3,8 @@
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use tempfile::TempDir;
 
+use crate::process::Shop;
+
 #[path = "suite/clients.rs"]
 mod clients;
 #[path = "suite/duplicates.rs"]
@@ -71,4 +73,13 @@ impl Database {
         let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
         sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn shops_that_share_a_file_need_no_broker_to_tell_each_other() {
+    let database = Database::fresh().await;
+    let nowhere = "redis://ann:hunter2@127.0.0.1:1";
+    let said = Shop::refused(&["serve", "--push-across", nowhere, "--database-url", &database.url()]).await;
+    assert!(said.contains("--push-across is for shops on PostgreSQL"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
 }

@@ -16,8 +16,9 @@ const PAUSE: RetryPolicy = RetryPolicy::checked(
     None,
 );
 
-/// How long a source is left alone. Nobody waits for it but its messages, and they should not wait for long.
-const SOURCE_PAUSE: RetryPolicy = RetryPolicy::checked(
+/// How long a source is left alone, and what carries notices. Nobody waits for them but messages and live clients, and those should
+/// not wait for long.
+const SHORT_PAUSE: RetryPolicy = RetryPolicy::checked(
     u32::MAX - 1,
     Backoff::Exponential(Duration::from_millis(200)),
     Duration::from_secs(10),
@@ -32,9 +33,11 @@ enum Who {
     Sink,
     Source,
     DeadLetters,
+    Telling,
+    Hearing,
 }
 
-/// Whether the other side of a sink or a source is away, and for how long.
+/// Whether the other side of a sink, a source or a messenger is away, and for how long.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     /// How often in a row it could not be reached.
@@ -57,6 +60,22 @@ impl Away {
         }
     }
 
+    /// Of a process that tells others of new entries.
+    pub(crate) fn of_telling() -> Self {
+        Self {
+            who: Who::Telling,
+            ..Self::default()
+        }
+    }
+
+    /// Of one that hears of them.
+    pub(crate) fn of_hearing() -> Self {
+        Self {
+            who: Who::Hearing,
+            ..Self::default()
+        }
+    }
+
     /// It could not be reached: how long messages are put off. The first time it is said in the log.
     pub(crate) fn has_missed(&self, server: &str, why: &str) -> Duration {
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -64,11 +83,13 @@ impl Away {
             (1, Who::Sink) => telemetry::sink_is_away(server, why),
             (1, Who::Source) => telemetry::source_is_away(server, why),
             (1, Who::DeadLetters) => telemetry::dead_letters_are_away(server, why),
+            (1, Who::Telling) => telemetry::others_are_not_told(server, why),
+            (1, Who::Hearing) => telemetry::others_are_not_heard(server, why),
             _ => {}
         }
         let pause = match self.who {
-            Who::Source => SOURCE_PAUSE,
             Who::Sink | Who::DeadLetters => PAUSE,
+            _ => SHORT_PAUSE,
         };
         pause.delay(misses, random)
     }
@@ -80,6 +101,8 @@ impl Away {
             (_, Who::Sink) => telemetry::sink_is_back(server),
             (_, Who::Source) => telemetry::source_is_back(server),
             (_, Who::DeadLetters) => telemetry::dead_letters_are_back(server),
+            (_, Who::Telling) => telemetry::others_are_told(server),
+            (_, Who::Hearing) => telemetry::others_are_heard(server),
         }
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! A [`Sink`] sends a batch and says of each message what became of it. Which messages are still to be sent, when again and how
 //! often, is no business of its own: that is the outbox's ([`Steadfast::sink`](crate::Steadfast::sink)). A [`Source`] hands messages
-//! out and hears when it may forget them; what they do is the inbox's ([`Steadfast::source`](crate::Steadfast::source)).
+//! out and hears when it may forget them; what they do is the inbox's ([`Steadfast::source`](crate::Steadfast::source)). A
+//! `Messenger` carries notices between the processes of one service, which nothing depends on: that is push's.
 
 pub(crate) mod away;
 #[cfg(any(feature = "nats", feature = "webhook"))]
 mod header;
+#[cfg(feature = "push")]
+mod messenger;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
@@ -19,6 +22,8 @@ pub(crate) mod source;
 #[cfg(feature = "webhook")]
 pub(crate) mod webhook;
 
+#[cfg(feature = "push")]
+pub use messenger::{Ear, Messenger};
 pub use source::{Feed, Incoming, Source};
 
 use crate::failure::Failure;
@@ -80,7 +85,10 @@ impl Confirmation {
     /// It said where it has it, such as a stream and a number. That is kept with the delivery, for people.
     pub fn new(place: impl Into<String>) -> Self {
         let mut place = place.into();
-        place.retain(|c| !c.is_control());
+        // What brokers say is plain nearly always, and there is one for each message.
+        if !place.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            place.retain(|c| !c.is_control());
+        }
         place.truncate(place.floor_char_boundary(Self::LENGTH_MAX));
         Self(Some(place))
     }
@@ -101,10 +109,13 @@ mod tests {
 
     #[test]
     fn a_confirmation_is_kept_short_and_on_one_line() {
-        assert_eq!(
-            Confirmation::new("orders\n17\0").into_detail().as_deref(),
-            Some("orders17")
-        );
+        for (said, kept) in [
+            ("orders 17", "orders 17"),
+            ("orders\n17\0", "orders17"),
+            ("\u{85}\u{7f}bücher 17", "bücher 17"),
+        ] {
+            assert_eq!(Confirmation::new(said).into_detail().as_deref(), Some(kept));
+        }
         let long = Confirmation::new("é".repeat(200)).into_detail().expect("a place");
         assert_eq!(long, "é".repeat(100));
         assert_eq!(Confirmation::silent().into_detail(), None);

@@ -4,8 +4,13 @@
 //! again, with the same `Nats-Msg-Id`: the stream drops what it has seen within its window for duplicates.
 
 mod doctor;
+#[cfg(feature = "push")]
+mod messenger;
+mod monitor;
 mod source;
 
+#[cfg(feature = "push")]
+pub use messenger::{NatsEar, NatsPubSub};
 pub use source::NatsFeed;
 
 use std::error::Error as _;
@@ -76,6 +81,8 @@ pub struct Nats {
     dead_letters: Option<String>,
     subject_of: Arc<SubjectOf>,
     needs_tls: bool,
+    /// For the doctor.
+    monitor: Option<monitor::Monitor>,
     context: Mutex<Option<Context>>,
     away: Away,
 }
@@ -118,6 +125,7 @@ impl Nats {
             durable: None,
             dead_letters: None,
             subject_of: Arc::new(|event| event.event_type().to_owned()),
+            monitor: None,
             context: Mutex::new(None),
             away: Away::default(),
         })
@@ -141,6 +149,16 @@ impl Nats {
         self
     }
 
+    /// Where the server answers questions about itself, such as `http://127.0.0.1:8222` (`http_port` in its settings):
+    /// [`examine`](Self::examine) asks there how often it syncs its files, which it tells no client.
+    ///
+    /// # Errors
+    /// SF303 if it is no such address.
+    pub fn monitor(mut self, url: &str) -> Result<Self> {
+        self.monitor = Some(monitor::Monitor::read(url)?);
+        Ok(self)
+    }
+
     /// The server, without user and password.
     fn address(&self) -> String {
         format!("nats://{}:{}", self.server.host(), self.server.port())
@@ -159,18 +177,21 @@ impl Nats {
         }
     }
 
-    async fn open(&self) -> Result<Client, ConnectError> {
+    fn options(&self) -> ConnectOptions {
         let options = ConnectOptions::new()
             .name("steadfast")
             .connection_timeout(CONNECT_LIMIT)
             .require_tls(self.needs_tls);
         // The client does not look for them in the address.
-        let options = match &self.credentials {
+        match &self.credentials {
             Some((user, Some(password))) => options.user_and_password(user.clone(), password.clone()),
             Some((token, None)) => options.token(token.clone()),
             None => options,
-        };
-        options.connect(self.server.clone()).await
+        }
+    }
+
+    async fn open(&self) -> Result<Client, ConnectError> {
+        self.options().connect(self.server.clone()).await
     }
 
     async fn connect(&self) -> Result<Context, String> {

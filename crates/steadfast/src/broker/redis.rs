@@ -5,8 +5,12 @@
 //! replaced.
 
 mod doctor;
+#[cfg(feature = "push")]
+mod messenger;
 mod source;
 
+#[cfg(feature = "push")]
+pub use messenger::{RedisEar, RedisPubSub};
 pub use source::RedisFeed;
 
 use std::fmt;
@@ -15,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, Pipeline, RedisResult, ServerError, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, RedisResult, ServerError, Value};
 
 use super::away::Away;
 use super::{BROKER_BATCH_MAX, Confirmation, Sink, plaintext};
@@ -33,6 +37,13 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 /// After how long without a word a connection is asked whether it is still there. What is sent on one that is not may have
 /// arrived, for all we know, and costs an attempt.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How many arguments an entry has at the most: the command, the stream, its length, `*`, and a name and a value for each of ten
+/// attributes, the type of the payload and the payload.
+const ARGUMENTS_MAX: usize = 6 + 2 * 12;
+
+/// About how many bytes they have beside the payload. More of them only take longer.
+const ENVELOPE_LENGTH: usize = 512;
 
 /// The stream, if nobody chooses one.
 const STREAM: &str = "events";
@@ -95,10 +106,8 @@ impl RedisStreams {
     /// ([`at_plaintext`](Self::at_plaintext)).
     pub fn at(server: &str) -> Result<Self> {
         let redis = Self::at_plaintext(server)?;
-        if let ConnectionAddr::Tcp(host, _) = redis.client.get_connection_info().addr() {
-            let instead = "write rediss://, or RedisStreams::at_plaintext if nobody can listen on the way";
-            plaintext::check(host, instead)?;
-        }
+        let instead = "write rediss://, or RedisStreams::at_plaintext if nobody can listen on the way";
+        check_plaintext(&redis.client, instead)?;
         Ok(redis)
     }
 
@@ -107,16 +116,8 @@ impl RedisStreams {
     /// # Errors
     /// SF303 if it is no such address.
     pub fn at_plaintext(server: &str) -> Result<Self> {
-        let refused = |message| Error::new(Code::ConfigurationInvalid, message);
-        let client = Client::open(server)
-            .map_err(|_| refused("the address of Redis is not usable; write rediss://user:password@host:6379/0"))?;
-        if let ConnectionAddr::TcpTls { insecure: true, .. } = client.get_connection_info().addr() {
-            return Err(refused(
-                "the address of Redis says that anybody may pretend to be it; leave out #insecure",
-            ));
-        }
         Ok(Self {
-            client,
+            client: client_of(server)?,
             stream_of: Arc::new(|_| STREAM.to_owned()),
             stream: STREAM.to_owned(),
             group: None,
@@ -150,7 +151,7 @@ impl RedisStreams {
 
     /// The server, without user and password.
     fn address(&self) -> String {
-        format!("redis at {}", self.client.get_connection_info().addr())
+        address_of(&self.client)
     }
 
     /// A connection for one batch alone; if there is none, why not.
@@ -164,10 +165,7 @@ impl RedisStreams {
     }
 
     async fn open(&self) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_LIMIT))
-            .set_response_timeout(Some(REPLY_LIMIT));
-        self.client.get_multiplexed_async_connection_with_config(&config).await
+        open(&self.client).await
     }
 
     async fn idle_connection(&self) -> Option<MultiplexedConnection> {
@@ -209,16 +207,19 @@ impl RedisStreams {
         let mut streams = Vec::with_capacity(batch.len());
         for event in batch {
             let stream = (self.stream_of)(event);
-            pipeline.cmd("XADD").arg(&stream);
+            // With room for all of it: to grow step by step took longer than everything else that is done here.
+            let mut add = Cmd::with_capacity(ARGUMENTS_MAX, ENVELOPE_LENGTH + event.payload().len());
+            add.arg("XADD").arg(&stream);
             if let Some(entries) = self.length_max {
-                pipeline.arg("MAXLEN").arg("~").arg(entries);
+                add.arg("MAXLEN").arg("~").arg(entries);
             }
-            pipeline.arg("*");
+            add.arg("*");
             for (name, value) in event.headers() {
-                pipeline.arg(name).arg(&*value);
+                add.arg(name).arg(&*value);
             }
-            pipeline.arg("content-type").arg("application/json");
-            pipeline.arg("data").arg(event.payload());
+            add.arg("content-type").arg("application/json");
+            add.arg("data").arg(event.payload());
+            pipeline.add_command(add);
             streams.push(stream);
         }
         (pipeline, streams)
@@ -241,7 +242,7 @@ impl RedisStreams {
             Value::ServerError(error) if takes_no_writes(&error) => Err(Failure::snooze(pause)),
             Value::ServerError(error) => Err(refusal(stream, &error)),
             reply => match redis::from_redis_value::<String>(reply) {
-                Ok(entry) => Ok(Confirmation::new(format!("{stream} {entry}"))),
+                Ok(entry) => Ok(Confirmation::new([stream.as_str(), " ", &entry].concat())),
                 Err(error) => Err(unconfirmed(&error.to_string())),
             },
         };
@@ -274,6 +275,39 @@ impl Sink for RedisStreams {
     fn batch_max(&self) -> usize {
         BROKER_BATCH_MAX
     }
+}
+
+/// A server as its address says; nothing is connected.
+fn client_of(server: &str) -> Result<Client> {
+    let refused = |message| Error::new(Code::ConfigurationInvalid, message);
+    let client = Client::open(server)
+        .map_err(|_| refused("the address of Redis is not usable; write rediss://user:password@host:6379/0"))?;
+    if let ConnectionAddr::TcpTls { insecure: true, .. } = client.get_connection_info().addr() {
+        return Err(refused(
+            "the address of Redis says that anybody may pretend to be it; leave out #insecure",
+        ));
+    }
+    Ok(client)
+}
+
+/// Refuses plain text to another machine, and says what to write instead.
+fn check_plaintext(client: &Client, instead: &str) -> Result<()> {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, _) => plaintext::check(host, instead),
+        _ => Ok(()),
+    }
+}
+
+/// The server, without user and password.
+fn address_of(client: &Client) -> String {
+    format!("redis at {}", client.get_connection_info().addr())
+}
+
+async fn open(client: &Client) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_response_timeout(Some(REPLY_LIMIT));
+    client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 /// The server writes no append-only file. One that says nothing of it may be of another kind.

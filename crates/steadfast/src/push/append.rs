@@ -125,14 +125,19 @@ impl<Db: Database> Append<Db> {
             return Err(Error::new(Code::ShuttingDown, "the process is ending"));
         };
         let streams = || entries.iter().map(|entry| &*entry.stream);
-        let notice = notice::write(sf.id(), streams());
-        let (sf, notice) = (&sf, &*notice);
+        // By the database, and so with the commit; or by a broker, and so after it.
+        let across = self.hub.across.as_ref();
+        let notice = across.is_none().then(|| notice::write(sf.id(), streams()));
+        let (sf, notice) = (&sf, notice.as_deref());
         let appended = sf.transact(async |tx| {
             let store = sf.ask("append to streams");
             Ok(store.append(tx.db(), entries, notice, sf.clock().ahead()).await?)
         });
         appended.await?;
         self.hub.mark(streams());
+        if let Some(across) = across {
+            across.tell(sf, streams());
+        }
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 //! A stream becomes known when the first client follows it and is forgotten with the last one. Whoever hears of new entries, by
 //! having appended them, by a notice of another process or by the clock, *marks* streams; the reader reads what is behind the
 //! newest entry it knows of each, puts it into the [`Ring`], and wakes those who follow.
+//!
+//! Notices come by the database, and the reader hears them itself; or they come by a broker ([`Across`]), and another task does.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 
+use super::across::Across;
 use super::entry::Entry;
 use super::name::StreamName;
 use super::notice::{self, Notice};
@@ -45,6 +48,8 @@ pub(super) struct Hub {
     wake: Notify,
     subscribers: AtomicUsize,
     pub(super) catching_up: Semaphore,
+    /// How other processes are told and heard, if not by the database.
+    pub(super) across: Option<Arc<Across>>,
 }
 
 #[derive(Default)]
@@ -62,18 +67,17 @@ pub(super) struct LiveStream {
     followers: Mutex<Vec<Arc<Notify>>>,
 }
 
-impl Default for Hub {
-    fn default() -> Self {
+impl Hub {
+    pub(super) fn new(across: Option<Across>) -> Self {
         Self {
             state: Mutex::default(),
             wake: Notify::default(),
             subscribers: AtomicUsize::new(0),
             catching_up: Semaphore::new(CATCHING_UP_MAX),
+            across: across.map(Arc::new),
         }
     }
-}
 
-impl Hub {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,6 +137,12 @@ impl Hub {
     fn mark_all(&self) {
         let mut state = self.state();
         state.marked = state.streams.keys().cloned().collect();
+    }
+
+    /// Says so to the reader.
+    pub(super) fn look_at_all(&self) {
+        self.mark_all();
+        self.wake.notify_one();
     }
 
     /// What is marked, which it is no longer.
@@ -229,7 +239,7 @@ struct Reader<Db: Database> {
     hub: Arc<Hub>,
     sf: Steadfast<Db>,
     ear: Option<<Db::Store as Streams<Db>>::Ear>,
-    /// Whether notices get here at all: behind some poolers none does.
+    /// Whether notices of the database get here at all: behind some poolers none does.
     has_heard: bool,
 }
 
@@ -237,9 +247,11 @@ impl<Db: Database> Reader<Db> {
     async fn run(mut self) {
         // However it ends, the next client calls another one.
         let _going = Going(self.hub.clone());
+        let across = self.hub.across.clone();
+        let _listening = across.as_ref().map(|across| across.listen(&self.hub, &self.sf));
         let stopping = self.sf.stopping();
         while !stopping.is_cancelled() {
-            if self.ear.is_none() {
+            if self.ear.is_none() && across.is_none() {
                 self.open_ear().await;
                 // Whatever was said meanwhile was not heard.
                 self.hub.mark_all();
@@ -267,9 +279,17 @@ impl<Db: Database> Reader<Db> {
         }
     }
 
+    /// Whether notices get here.
+    fn hears(&self) -> bool {
+        match &self.hub.across {
+            Some(across) => across.hears(),
+            None => self.has_heard && self.ear.is_some(),
+        }
+    }
+
     /// Waits until there may be something to read.
     async fn wait(&mut self) {
-        let patience = match (self.hub.is_empty(), self.has_heard && self.ear.is_some()) {
+        let patience = match (self.hub.is_empty(), self.hears()) {
             (true, _) => LINGER,
             (_, true) => LOOK_SELDOM,
             (_, false) => LOOK_EVERY,

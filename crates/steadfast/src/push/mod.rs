@@ -6,8 +6,11 @@
 //! many follow the stream ([`subscription`]). Because the stream is in the database, a client may lose its connection, its
 //! process or its node and go on where it was, by the place it has last seen ([`place`]).
 //!
+//! Processes tell each other of new entries by the database, or by a broker ([`across`]).
+//!
 //! [`route`] is the door: it asks who may hear what, and speaks [server-sent events](sse) or [WebSocket](websocket).
 
+mod across;
 mod append;
 mod entry;
 mod hub;
@@ -26,12 +29,14 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::broker::Messenger;
 use crate::clock::ReadDuration;
 use crate::error::{Code, Error};
 use crate::outbox::Event;
 use crate::steadfast::Steadfast;
-use crate::store::Database;
+use crate::store::{Database, Store};
 
+use across::Across;
 use append::Append;
 pub use append::Pushes;
 use hub::Hub;
@@ -52,6 +57,7 @@ pub struct PushTarget<'s, Db: Database> {
     sf: &'s Steadfast<Db>,
     name: String,
     routes: HashMap<&'static str, append::Route>,
+    across: Option<Across>,
     options: Options,
     location: &'static Location<'static>,
 }
@@ -113,6 +119,7 @@ impl<Db: Database> Steadfast<Db> {
             sf: self,
             name: name.to_owned(),
             routes: HashMap::new(),
+            across: None,
             options: Options {
                 heartbeat: HEARTBEAT,
                 subscribers_max: SUBSCRIBERS_MAX,
@@ -144,6 +151,45 @@ impl<Db: Database> PushTarget<'_, Db> {
                 E::TYPE
             ));
         }
+        self
+    }
+
+    /// Has the processes of this service tell each other of new entries over a broker, instead of by PostgreSQL's `NOTIFY`: behind a
+    /// pooler that lets no notice through, or where there are many processes. Say it in each of them.
+    ///
+    /// ```no_run
+    /// # use steadfast::{Event, Steadfast, StreamName};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct OrderPlaced { customer: String }
+    /// # impl Event for OrderPlaced { const TYPE: &'static str = "order.placed"; }
+    /// # #[cfg(all(feature = "redis", feature = "postgres"))]
+    /// # fn example(sf: &Steadfast<steadfast::sqlx::Postgres>) -> steadfast::Result<()> {
+    /// use steadfast::RedisPubSub; // or NatsPubSub
+    ///
+    /// let live = sf
+    ///     .push("live")
+    ///     .across(RedisPubSub::at("rediss://shop:secret@redis.example.org")?)
+    ///     .event(|order: &OrderPlaced, to| to.push(StreamName::user(&order.customer), &()))
+    ///     .start();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A notice says which streams have grown, after the commit, and nothing of what is in them: that is read from the database as
+    /// ever. Nothing depends on one being heard. While the broker is away streams are looked at every two seconds, and it is tried
+    /// again.
+    ///
+    /// # Panics
+    /// With SF303 on SQLite: processes that share its file see what is written to it.
+    pub fn across(mut self, messenger: impl Messenger) -> Self {
+        if !Db::Store::NEEDS_ANNOUNCEMENTS {
+            refuse(format!(
+                "the push {:?} goes across nodes by a broker, but those that share a file of SQLite see what is written to it; \
+                 leave out `across`",
+                self.name
+            ));
+        }
+        self.across = Some(Across::new(messenger));
         self
     }
 
@@ -187,7 +233,7 @@ impl<Db: Database> PushTarget<'_, Db> {
         if self.routes.is_empty() {
             refuse(format!("the push {:?} has no events; say which by `event`", self.name));
         }
-        let hub = Arc::new(Hub::default());
+        let hub = Arc::new(Hub::new(self.across));
         let mut sink = self.sf.sink_at(&self.name, self.location);
         for event_type in self.routes.keys() {
             sink = sink.events(event_type);

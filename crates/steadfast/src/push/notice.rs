@@ -3,10 +3,10 @@
 //! Nothing depends on them: whoever hears nothing looks by the clock.
 
 /// How long the text of a notice may be. PostgreSQL takes less than 8,000 bytes.
-const LENGTH_MAX: usize = 7_900;
+pub(super) const LENGTH_MAX: usize = 7_900;
 
 /// Stands for every stream, where their names are too many.
-const ALL: &str = "*";
+pub(super) const ALL: &str = "*";
 
 /// What a notice says.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +34,10 @@ pub(super) fn write<'n>(process: &str, streams: impl Iterator<Item = &'n str>) -
 
 /// What a notice means to the process of this id.
 pub(super) fn read<'n>(process: &str, text: &'n str) -> Notice<'n> {
+    if text.len() > LENGTH_MAX {
+        // It is none of ours: somebody else talks on the channel.
+        return Notice::Streams(Vec::new());
+    }
     let mut words = text.split(' ');
     if words.next() == Some(process) {
         return Notice::Own;
@@ -59,5 +63,10 @@ mod tests {
         assert_eq!(read("two", &text), Notice::All);
         assert_eq!(read("two", "something else"), Notice::Streams(vec!["else"]));
         assert_eq!(read("two", ""), Notice::All);
+        assert_eq!(
+            read("two", &"* ".repeat(LENGTH_MAX)),
+            Notice::Streams(vec![]),
+            "nobody says so much"
+        );
     }
 }

@@ -53,12 +53,12 @@ pub(crate) struct Ahead {
 
 pub(crate) trait Streams<Db: Database> {
     /// Appends entries in the transaction that is open, those that are not in their streams yet, and tells other processes
-    /// with its commit.
+    /// with its commit, if they are to be told by the database.
     fn append(
         &self,
         conn: &mut Db::Connection,
         entries: &[NewEntry],
-        notice: &str,
+        notice: Option<&str>,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
     /// Says what lies behind each of these places, and of which of them there are more than `many` entries.
@@ -77,4 +77,8 @@ pub(crate) trait Streams<Db: Database> {
     fn open_ear(&self) -> impl Future<Output = Result<Self::Ear>> + Send;
     /// Waits for a notice, and says what it reads; `None` if it has no words. It may be dropped at any time.
     fn hear(&self, ear: &mut Self::Ear) -> impl Future<Output = Result<Option<String>>> + Send;
+
+    /// What the streams of this instance are called where others may be heard too, at a broker: the same for all its processes,
+    /// however they reach the database, and for nobody else's.
+    fn channel(&self) -> impl Future<Output = Result<String>> + Send;
 }

@@ -175,6 +175,8 @@ mod sqlite {
 }
 
 mod postgres {
+    mod across;
+
     #[tokio::test]
     async fn rows_that_nobody_knows_are_worth_one_line() {
         super::rows_that_nobody_knows_are_worth_one_line::<sqlx::Postgres>("lost.postgres").await;

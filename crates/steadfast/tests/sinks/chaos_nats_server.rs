@@ -44,3 +44,10 @@ async fn a_killed_server_hands_out_again_what_then_acts_once(t: Harness<Db>) {
     let stream = crate::source::nats::Stream::create_at(server.host().to_owned()).await;
     crate::source::outlives_a_kill(&t, &server, &stream, async || stream.again().await).await;
 }
+
+#[steadfast::test(postgres)]
+async fn a_killed_server_keeps_no_live_client_from_hearing_everything(t: Harness<Db>) {
+    let server = server().await;
+    let nats = crate::across::nats::Nats::at(server.host());
+    crate::across::outlives_a_kill(&t, &server, &nats).await;
+}

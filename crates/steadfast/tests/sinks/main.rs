@@ -4,6 +4,7 @@
 //! Those that kill a broker, or change how it is set, have one of their own: [`chaos`].
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
+mod across;
 mod chaos;
 mod chaos_nats_server;
 mod chaos_rabbitmq_server;

@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::de::IgnoredAny;
 
 use super::Nats;
+use super::monitor::Syncs;
 use super::source::loses;
 use crate::broker::plaintext;
 use crate::doctor::{Check, Verdict};
@@ -67,7 +68,14 @@ impl Nats {
         if is_off {
             return checks;
         }
+        let syncs = match &self.monitor {
+            Some(monitor) => Some(monitor.ask(&server.server_id).await),
+            None => None,
+        };
+        let syncs_always = matches!(syncs, Some(Ok(Syncs::Always)));
+        checks.extend(syncs.map(|syncs| sync_interval(syncs, &server.version)));
         match self.configs(&context).await {
+            Ok(streams) if syncs_always => checks.extend([storage(&streams), replicas_of_synced(&streams)]),
             Ok(streams) => checks.extend([storage(&streams), replicas(&streams, &server.version)]),
             Err(check) => checks.push(check),
         }
@@ -178,9 +186,53 @@ fn storage(streams: &[Config]) -> Check {
     }
 }
 
+/// How much a crash of the machine loses of what its server has confirmed.
+fn sync_interval(syncs: Result<Syncs, String>, version: &str) -> Check {
+    let unknown = |why: &str, fix: &str| {
+        let found = format!("how often the server syncs its files is not known: {why}");
+        Check::warn("sync_interval", found, fix)
+    };
+    match syncs {
+        Ok(Syncs::Always) => Check::ok("sync_interval", "the server syncs each message before it confirms it"),
+        Ok(Syncs::Every(interval)) => Check::warn(
+            "sync_interval",
+            format!("the server syncs its files every {} only", spoken(interval)),
+            "set `sync_interval: always` in its jetstream settings, or have replicas on machines that do not fail together: \
+             otherwise a crash of the machine loses what was confirmed since",
+        ),
+        Ok(Syncs::Unsaid) => unknown(
+            &format!("NATS {version} does not say it"),
+            "run NATS 2.10 or later with `sync_interval: always` in its jetstream settings",
+        ),
+        Err(why) => unknown(
+            &why,
+            "look at the URL of Nats::monitor, which is `http_port` of the server that clients connect to; or look for \
+             `sync_interval: always` in its jetstream settings",
+        ),
+    }
+}
+
+/// A duration as the settings of the server have it.
+fn spoken(interval: Duration) -> String {
+    match interval.as_secs() {
+        seconds if seconds > 0 && seconds % 60 == 0 => format!("{}m", seconds / 60),
+        _ => format!("{interval:?}"),
+    }
+}
+
+/// One server is enough to survive a crash, if it syncs before it confirms.
+fn replicas_of_synced(streams: &[Config]) -> Check {
+    match named(streams, is_alone) {
+        None => Check::ok("replicas", "no stream is on one server alone"),
+        Some(names) => Check::ok(
+            "replicas",
+            format!("streams are on one server alone, which syncs each message: {names}"),
+        ),
+    }
+}
+
 /// A server syncs its files only now and then, and trusts in others to have the rest.
 fn replicas(streams: &[Config], version: &str) -> Check {
-    let is_alone = |stream: &Config| stream.storage == StorageType::File && stream.num_replicas <= 1;
     let Some(names) = named(streams, is_alone) else {
         return Check::ok("replicas", "no stream is on one server alone");
     };
@@ -188,7 +240,7 @@ fn replicas(streams: &[Config], version: &str) -> Check {
         true => (
             "which syncs every two minutes unless its sync_interval is always; it does not tell clients",
             "give them more replicas (`nats stream edit --replicas 3`, in a cluster), or see that the server has `sync_interval: \
-             always` in its jetstream settings: otherwise a crash of the machine loses what they confirmed last",
+             always` in its jetstream settings (Nats::monitor asks it): otherwise a crash of the machine loses what they confirmed last",
         ),
         false => (
             "which syncs every two minutes",
@@ -201,6 +253,10 @@ fn replicas(streams: &[Config], version: &str) -> Check {
         format!("streams are on one server alone, {synced}: {names}"),
         fix,
     )
+}
+
+fn is_alone(stream: &Config) -> bool {
+    stream.storage == StorageType::File && stream.num_replicas <= 1
 }
 
 fn can_sync_always(version: &str) -> bool {
@@ -256,6 +312,26 @@ mod tests {
             Verdict::Ok,
             "that it is in memory is said already"
         );
+    }
+
+    #[test]
+    fn a_server_that_syncs_each_message_is_safe_alone_and_one_that_does_not_or_does_not_say_is_a_warning() {
+        let alone = [stream("ALONE", StorageType::File, 1)];
+        assert_eq!(replicas_of_synced(&alone).verdict, Verdict::Ok);
+        let check = |syncs| sync_interval(syncs, "2.9.10");
+        assert_eq!(check(Ok(Syncs::Always)).verdict, Verdict::Ok);
+        let seldom = check(Ok(Syncs::Every(Duration::from_secs(120))));
+        assert_eq!(seldom.verdict, Verdict::Warn);
+        assert!(seldom.found.ends_with("every 2m only"), "{}", seldom.found);
+        assert_eq!(spoken(Duration::from_secs(90)), "90s");
+        let unsaid = check(Ok(Syncs::Unsaid));
+        assert_eq!(unsaid.verdict, Verdict::Warn);
+        assert!(
+            unsaid.found.ends_with("NATS 2.9.10 does not say it"),
+            "{}",
+            unsaid.found
+        );
+        assert_eq!(check(Err("nobody is there".to_owned())).verdict, Verdict::Warn);
     }
 
     #[test]

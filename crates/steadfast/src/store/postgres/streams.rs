@@ -1,5 +1,6 @@
 //! Streams on PostgreSQL.
 
+use sha2::{Digest, Sha256};
 use sqlx::postgres::{PgListener, PgRow};
 use sqlx::{PgConnection, Postgres, Row};
 
@@ -11,7 +12,13 @@ use crate::store::streams::{Ahead, EntryRow, NewEntry, Place, Streams};
 impl Streams<Postgres> for PostgresStore {
     /// The rows of the streams are locked in the order of their names, so that two who append do not wait for each other. A
     /// number whose entry turns out to be there already is left out.
-    async fn append(&self, conn: &mut PgConnection, entries: &[NewEntry], notice: &str, offset: Offset) -> Result<()> {
+    async fn append(
+        &self,
+        conn: &mut PgConnection,
+        entries: &[NewEntry],
+        notice: Option<&str>,
+        offset: Offset,
+    ) -> Result<()> {
         let statement = self.names.sql(
             "
             WITH given AS MATERIALIZED (
@@ -42,7 +49,7 @@ impl Streams<Postgres> for PostgresStore {
                 ON CONFLICT DO NOTHING
                 RETURNING 1
             )
-            SELECT pg_notify($7, $8) FROM (SELECT count(*) FROM appended) AS done",
+            SELECT pg_notify($7, $8) FROM (SELECT count(*) FROM appended) AS done WHERE $8 IS NOT NULL",
         );
         sqlx::query(statement)
             .bind(entries.iter().map(|entry| &*entry.stream).collect::<Vec<_>>())
@@ -51,7 +58,7 @@ impl Streams<Postgres> for PostgresStore {
             .bind(entries.iter().map(|entry| entry.created_at.0).collect::<Vec<_>>())
             .bind(entries.iter().map(|entry| &*entry.data).collect::<Vec<_>>())
             .bind(offset.0)
-            .bind(channel(&self.names))
+            .bind(notify_channel(&self.names))
             .bind(notice)
             .execute(conn)
             .await
@@ -132,7 +139,7 @@ impl Streams<Postgres> for PostgresStore {
 
     async fn open_ear(&self) -> Result<PgListener> {
         let options = (*self.pool.connect_options()).clone();
-        let opened = queue::listen(Some(&channel(&self.names)), options).await;
+        let opened = queue::listen(Some(&notify_channel(&self.names)), options).await;
         opened.map_err(Self::fail("opening the connection that hears of streams"))
     }
 
@@ -146,8 +153,28 @@ impl Streams<Postgres> for PostgresStore {
             Err(error) => Err(Self::error(error, "hearing of streams")),
         }
     }
+
+    /// The moment of the first migration sets an instance apart from others whose database has the same name. It needs no right
+    /// that a service does not have, and stays the same when the server is replaced.
+    async fn channel(&self) -> Result<String> {
+        let statement = self.names.sql(
+            "
+            SELECT current_database()::text, (extract(epoch FROM applied_at) * 1000000)::bigint
+            FROM steadfast.migrations
+            ORDER BY version
+            LIMIT 1",
+        );
+        let (database, since): (String, i64) = sqlx::query_as(statement)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(Self::fail("asking what the instance is called"))?;
+        // No name has a NUL in it, so no two instances are written alike.
+        let instance = Sha256::digest(format!("{database}\0{}\0{since}", self.names.name()));
+        let short: String = instance.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(format!("steadfast.streams.{short}"))
+    }
 }
 
-fn channel(names: &Names) -> String {
+fn notify_channel(names: &Names) -> String {
     format!("{}_streams", names.name())
 }

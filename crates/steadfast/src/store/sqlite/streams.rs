@@ -6,7 +6,7 @@ use sqlx::{Row, Sqlite, SqliteConnection};
 
 use super::{SqliteStore, Store, queue};
 use crate::clock::{Offset, Timestamp};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::store::streams::{Ahead, EntryRow, NewEntry, Place, Streams};
 
 impl Streams<Sqlite> for SqliteStore {
@@ -15,7 +15,7 @@ impl Streams<Sqlite> for SqliteStore {
         &self,
         conn: &mut SqliteConnection,
         entries: &[NewEntry],
-        _notice: &str,
+        _notice: Option<&str>,
         offset: Offset,
     ) -> Result<()> {
         let take_number = self.names.sql(
@@ -113,6 +113,12 @@ impl Streams<Sqlite> for SqliteStore {
     async fn hear(&self, ear: &mut queue::Link) -> Result<Option<String>> {
         ear.woken().await;
         Ok(None)
+    }
+
+    /// They share a file, and see what is written to it.
+    async fn channel(&self) -> Result<String> {
+        let message = "the processes of one file need no broker to hear of each other";
+        Err(Error::new(Code::ConfigurationInvalid, message))
     }
 }
 
