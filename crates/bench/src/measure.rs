@@ -56,6 +56,8 @@ pub(crate) enum Aim {
     WalBytes { at_most: f64 },
     /// Its median call, in milliseconds.
     Median { at_most: f64 },
+    /// Its median call, as a multiple of that of another case in the same series.
+    MedianOf { baseline: String, at_most: Option<f64> },
     /// Statements that the database gets for each call, as a multiple of those of another case in the same series.
     Statements { baseline: String, at_most: f64 },
     /// The memory it takes, as a multiple of that of another case in the same series.
@@ -216,9 +218,10 @@ impl Case {
 
     fn baselines(&self) -> impl Iterator<Item = &String> {
         self.aims.iter().filter_map(|aim| match aim {
-            Aim::Ratio { baseline, .. } | Aim::Statements { baseline, .. } | Aim::Memory { baseline, .. } => {
-                Some(baseline)
-            }
+            Aim::Ratio { baseline, .. }
+            | Aim::MedianOf { baseline, .. }
+            | Aim::Statements { baseline, .. }
+            | Aim::Memory { baseline, .. } => Some(baseline),
             Aim::Slowest { .. } | Aim::WalBytes { .. } | Aim::Median { .. } => None,
         })
     }
@@ -323,7 +326,7 @@ async fn run_slice(work: &Work, length: Duration, meter: &Meter) -> Result<Slice
         took,
         used: counted,
     } = ready.await?;
-    let used = meter.read().await?.since(&before).or(counted).per(count);
+    let used = meter.read().await?.since(&before).and(counted).per(count);
     latencies.sort_unstable();
     Ok(Slice {
         per_second: in_time as f64 / took.as_secs_f64(),
