@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, LocalBoxFuture};
 use tokio::task::JoinSet;
 
+use crate::child::Child;
 use crate::error::{Context, Error, Result};
 use crate::meter::{Meter, Used};
 use crate::options::Database;
@@ -101,6 +102,8 @@ pub(crate) struct Called {
     pub(crate) took: Duration,
     /// What the case has counted itself, of all calls together.
     pub(crate) used: Used,
+    /// A process whose connections must not end before the counters are read: the time of a server process is lost with it.
+    pub(crate) process: Option<Child>,
 }
 
 /// How often and how long.
@@ -325,8 +328,10 @@ async fn run_slice(work: &Work, length: Duration, meter: &Meter) -> Result<Slice
         in_time,
         took,
         used: counted,
+        process,
     } = ready.await?;
     let used = meter.read().await?.since(&before).and(counted).per(count);
+    drop(process);
     latencies.sort_unstable();
     Ok(Slice {
         per_second: in_time as f64 / took.as_secs_f64(),

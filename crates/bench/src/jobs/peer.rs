@@ -190,6 +190,7 @@ impl Guest {
                 cpu_us: used.cpu_us,
                 ..Used::default()
             },
+            process: Some(child),
         })
     }
 }
