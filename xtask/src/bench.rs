@@ -17,7 +17,7 @@ use crate::service::postgres::POSTGRES_BENCH;
 use crate::service::rabbitmq::RABBITMQ;
 use crate::service::redis::REDIS;
 use crate::service::settled::{self, Settled, Terms};
-use crate::{process, workspace};
+use crate::{peers, process, workspace};
 use options::{Bench, Database};
 
 const PACKAGE: &str = "steadfast-bench";
@@ -33,6 +33,11 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
         .arg("--")
         .args(process::words_after("bench"));
     cargo.env("BENCH_DIRECTORY", workspace::target_dir().join("bench"));
+    if let Bench::Jobs(jobs) = bench
+        && jobs.wants_peers()
+    {
+        peers::tell(&mut cargo);
+    }
     let wanted = wanted(bench);
     if wanted.is_empty() {
         return process::run_to_its_end(&mut cargo);

@@ -10,6 +10,7 @@ mod deps;
 mod error;
 mod features;
 mod guarantees;
+mod peers;
 mod process;
 mod python;
 mod service;
@@ -35,6 +36,7 @@ Every day:
   cargo xtask check                  before a commit
   cargo xtask bench command --quick  what a command costs, in three minutes
   cargo xtask bench outbox --quick   what an event costs on its way to its handler
+  cargo xtask bench jobs --quick     what a job costs, beside other projects
   cargo xtask bench service          how long the compiler takes for a service
   cargo xtask bench breaker          what a call through a closed breaker costs
   cargo xtask chaos command --quick  kills, crashes and cuts, in three minutes

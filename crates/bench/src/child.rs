@@ -1,6 +1,6 @@
-//! This program once more, in a process of its own: its memory is that of what it does, and nothing else.
+//! Other processes: this program once more, whose memory is then that of what it does and nothing else, and those of other projects.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdout, Command, Stdio};
 use std::{env, fs, process, thread};
 
@@ -13,14 +13,17 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts one, with a variable that says what it has to do.
+    /// Starts this program, with a variable that says what it has to do.
     pub(crate) async fn start(variable: &'static str, value: String) -> Result<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command.env(variable, value);
+        Self::run(command).await
+    }
+
+    /// Starts a program.
+    pub(crate) async fn run(mut command: Command) -> Result<Self> {
         let starting = tokio::task::spawn_blocking(move || {
-            let mut process = Command::new(env::current_exe()?)
-                .env(variable, value)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()?;
+            let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
             let output = process.stdout.take().ok_or("it has no output")?;
             Ok(Self {
                 process,
@@ -40,6 +43,13 @@ impl Child {
         });
         let (child, line) = listening.await?;
         Ok((child, line.context("listening to a process")?))
+    }
+
+    /// An empty line, for one who waits for it.
+    pub(crate) fn nudge(&mut self) -> Result<()> {
+        let input = self.process.stdin.as_mut().ok_or("it has no input")?;
+        writeln!(input).context("nudging a process")?;
+        input.flush().context("nudging a process")
     }
 
     pub(crate) fn pid(&self) -> u32 {

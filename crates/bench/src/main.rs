@@ -1,6 +1,6 @@
 //! What Steadfast costs: each bench measures it against baselines in the same run. Called as `cargo xtask bench`.
 //!
-//! [`command`], [`outbox`], [`inbox`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
+//! [`command`], [`outbox`], [`inbox`], [`jobs`] and [`retry`] are lists of series of cases, [`service`] is about the compiler, [`breaker`] about nanoseconds. [`measure`] lets the cases of a series take turns,
 //! [`report`] makes figures of what came out. Absolute rates are those of this machine today; the ratios are the result.
 
 mod options;
@@ -10,6 +10,7 @@ mod service;
 mod breaker;
 mod outbox;
 mod inbox;
+mod jobs;
 mod measure;
 mod statistics;
 mod meter;
@@ -97,6 +98,10 @@ async fn measure_all(bench: &Bench) -> Result<Vec<Figure>> {
         Bench::Inbox(options) => {
             let series = inbox::series(options, server_url)?;
             measure_series("inbox", &options.series, series).await?
+        }
+        Bench::Jobs(options) => {
+            let series = jobs::series(options, server_url)?;
+            measure_series("jobs", &options.series, series).await?
         }
         Bench::Retry(options) => measure_series("retry", &options.series, vec![retry::series()]).await?,
         Bench::Service(options) => {

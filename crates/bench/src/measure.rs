@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, LocalBoxFuture};
 use tokio::task::JoinSet;
 
+use crate::child::Child;
 use crate::error::{Context, Error, Result};
 use crate::meter::{Meter, Used};
 use crate::options::Database;
@@ -56,6 +57,8 @@ pub(crate) enum Aim {
     WalBytes { at_most: f64 },
     /// Its median call, in milliseconds.
     Median { at_most: f64 },
+    /// Its median call, as a multiple of that of another case in the same series.
+    MedianOf { baseline: String, at_most: Option<f64> },
     /// Statements that the database gets for each call, as a multiple of those of another case in the same series.
     Statements { baseline: String, at_most: f64 },
     /// The memory it takes, as a multiple of that of another case in the same series.
@@ -99,6 +102,8 @@ pub(crate) struct Called {
     pub(crate) took: Duration,
     /// What the case has counted itself, of all calls together.
     pub(crate) used: Used,
+    /// A process whose connections must not end before the counters are read: the time of a server process is lost with it.
+    pub(crate) process: Option<Child>,
 }
 
 /// How often and how long.
@@ -216,9 +221,10 @@ impl Case {
 
     fn baselines(&self) -> impl Iterator<Item = &String> {
         self.aims.iter().filter_map(|aim| match aim {
-            Aim::Ratio { baseline, .. } | Aim::Statements { baseline, .. } | Aim::Memory { baseline, .. } => {
-                Some(baseline)
-            }
+            Aim::Ratio { baseline, .. }
+            | Aim::MedianOf { baseline, .. }
+            | Aim::Statements { baseline, .. }
+            | Aim::Memory { baseline, .. } => Some(baseline),
             Aim::Slowest { .. } | Aim::WalBytes { .. } | Aim::Median { .. } => None,
         })
     }
@@ -322,8 +328,10 @@ async fn run_slice(work: &Work, length: Duration, meter: &Meter) -> Result<Slice
         in_time,
         took,
         used: counted,
+        process,
     } = ready.await?;
-    let used = meter.read().await?.since(&before).or(counted).per(count);
+    let used = meter.read().await?.since(&before).and(counted).per(count);
+    drop(process);
     latencies.sort_unstable();
     Ok(Slice {
         per_second: in_time as f64 / took.as_secs_f64(),

@@ -71,6 +71,14 @@ impl Meter {
 }
 
 impl Reading {
+    /// What a process has used alone, beside whatever a [`Meter`] reads.
+    pub(crate) fn of_process(pid: u32) -> Self {
+        Self {
+            wal_bytes: None,
+            cpu: threads_of(pid).collect(),
+        }
+    }
+
     /// A thread that was not there before counts from its beginning.
     pub(crate) fn since(&self, before: &Self) -> Used {
         let wal_bytes = self.wal_bytes.zip(before.wal_bytes);
@@ -98,13 +106,17 @@ impl Used {
         }
     }
 
-    /// What is not known here, from there.
-    pub(crate) fn or(self, other: Self) -> Self {
+    /// Both together, as far as they are known.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let both = |one: Option<f64>, other: Option<f64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
         Self {
-            wal_bytes: self.wal_bytes.or(other.wal_bytes),
-            cpu_us: self.cpu_us.or(other.cpu_us),
-            statements: self.statements.or(other.statements),
-            memory_bytes: self.memory_bytes.or(other.memory_bytes),
+            wal_bytes: both(self.wal_bytes, other.wal_bytes),
+            cpu_us: both(self.cpu_us, other.cpu_us),
+            statements: both(self.statements, other.statements),
+            memory_bytes: both(self.memory_bytes, other.memory_bytes),
         }
     }
 }
@@ -148,6 +160,17 @@ mod tests {
         let used = after.since(&before).per(4);
         assert_eq!(used.wal_bytes, Some(1_000.0));
         assert_eq!(used.cpu_us, Some(1.0));
+    }
+
+    #[test]
+    fn what_two_have_counted_is_added_up() {
+        let used = |cpu_us, statements| Used {
+            cpu_us,
+            statements,
+            ..Used::default()
+        };
+        let both = used(Some(2.0), None).and(used(Some(3.0), Some(4.0)));
+        assert_eq!(both, used(Some(5.0), Some(4.0)));
     }
 
     #[test]

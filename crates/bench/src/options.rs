@@ -15,6 +15,7 @@ pub(crate) enum Bench {
     Breaker(BreakerOptions),
     Outbox(OutboxOptions),
     Inbox(InboxOptions),
+    Jobs(JobsOptions),
 }
 
 impl Bench {
@@ -27,6 +28,7 @@ impl Bench {
             Self::Breaker(breaker) => &breaker.options,
             Self::Outbox(outbox) => &outbox.series.options,
             Self::Inbox(inbox) => &inbox.series.options,
+            Self::Jobs(jobs) => &jobs.series.options,
         }
     }
 
@@ -36,6 +38,7 @@ impl Bench {
             Self::Command(command) => Some(&command.databases),
             Self::Outbox(outbox) => Some(&outbox.databases),
             Self::Inbox(inbox) => Some(&inbox.databases),
+            Self::Jobs(jobs) => Some(&jobs.databases),
             Self::Retry(_) | Self::Service(_) | Self::Breaker(_) => None,
         }
     }
@@ -158,6 +161,66 @@ impl InboxOptions {
     pub(crate) fn backlog(&self) -> usize {
         let quick = self.series.options.quick;
         self.backlog.unwrap_or(if quick { 10_000 } else { 100_000 }) as usize
+    }
+}
+
+/// What a job costs from its transaction to its end, as ratios to bare transactions, to a hand-written loop and to other projects
+#[derive(clap::Args)]
+pub(crate) struct JobsOptions {
+    #[command(flatten)]
+    pub(crate) series: SeriesOptions,
+
+    #[command(flatten)]
+    pub(crate) databases: DatabaseOptions,
+
+    /// Jobs that are available when a drain begins [default: 20000; 5000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: Option<u32>,
+
+    /// Jobs that are scheduled throughout where there are many [default: 100000; 10000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    scheduled: Option<u32>,
+
+    /// Jobs that have been finished there [default: 1000000; 50000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    finished: Option<u32>,
+
+    /// Without other projects: they take minutes to build the first time
+    #[arg(long)]
+    pub(crate) no_peers: bool,
+}
+
+impl JobsOptions {
+    pub(crate) fn jobs(&self) -> usize {
+        self.jobs.unwrap_or(self.by_default(20_000, 5_000)) as usize
+    }
+
+    pub(crate) fn scheduled(&self) -> usize {
+        self.scheduled.unwrap_or(self.by_default(100_000, 10_000)) as usize
+    }
+
+    pub(crate) fn finished(&self) -> usize {
+        self.finished.unwrap_or(self.by_default(1_000_000, 50_000)) as usize
+    }
+
+    /// Whether other projects are measured as well: they know no other database.
+    pub(crate) fn wants_peers(&self) -> bool {
+        !self.no_peers && self.databases.wants(Database::Postgres)
+    }
+
+    /// How many rounds a series with other projects takes at the most. Each of their slices is a process that has to start and to
+    /// warm up, and all of it should be over in three minutes.
+    pub(crate) fn peer_rounds_max(&self) -> usize {
+        let options = &self.series.options;
+        if options.quick && options.rounds.is_none() {
+            3
+        } else {
+            usize::MAX
+        }
+    }
+
+    fn by_default(&self, many: u32, few: u32) -> u32 {
+        if self.series.options.quick { few } else { many }
     }
 }
 

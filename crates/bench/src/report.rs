@@ -118,6 +118,16 @@ impl Figure {
                 self.at_most = true;
                 self.hold(Some(self.p50_ms), Some(*at_most));
             }
+            Aim::MedianOf { baseline, at_most } => {
+                let ratios = ratios(&measurement.slices, slices_of(all, baseline), |slice| {
+                    Some(f64::from(slice.p50_us))
+                });
+                self.case.push_str(" p50_ms");
+                self.baseline = Some(baseline.clone());
+                self.at_most = true;
+                self.set_ratio(Spread::of(ratios));
+                self.hold(self.ratio, *at_most);
+            }
             Aim::Statements { baseline, at_most } => {
                 self.compare_used(measurement, all, baseline, *at_most, |used| used.statements);
             }
@@ -341,6 +351,25 @@ mod tests {
         assert_eq!(form(&figures[1]), json!(["command slowest caller", true, 10.0, false]));
         assert_eq!(figures[1]["ratio"], 12.0);
         assert_eq!(form(&figures[2]), json!(["command p50_ms", true, 3.0, true]));
+    }
+
+    #[test]
+    fn medians_are_compared_from_above() {
+        let no_later = Aim::MedianOf {
+            baseline: "theirs".to_owned(),
+            at_most: Some(1.0),
+        };
+        let theirs = measurement(Case::new("theirs"), &[100.0]);
+        let mut ours = measurement(Case::new("ours").aiming(no_later), &[100.0]);
+        ours.slices[0].p50_us = 500;
+        let figures = figures(&[theirs, ours]);
+        let form = json!([
+            figures[1]["case"],
+            figures[1]["baseline"],
+            figures[1]["ratio"],
+            figures[1]["holds"]
+        ]);
+        assert_eq!(form, json!(["ours p50_ms", "theirs", 0.5, true]));
     }
 
     #[test]

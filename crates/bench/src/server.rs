@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use url::Url;
 use uuid::Uuid;
 
 use crate::disk;
@@ -20,6 +21,7 @@ const DURABLE: &str = "
 /// A server, with connections beside those that are measured.
 #[derive(Clone)]
 pub(crate) struct Server {
+    url: Url,
     options: PgConnectOptions,
     pub(crate) control: PgPool,
 }
@@ -34,9 +36,10 @@ pub(crate) struct Scratch {
 impl Server {
     /// Connects with the first statement.
     pub(crate) fn new(url: &str) -> Result<Self> {
-        let options: PgConnectOptions = url.parse().context("reading the URL of the server")?;
+        let url: Url = url.parse().context("reading the URL of the server")?;
+        let options: PgConnectOptions = url.as_str().parse().context("reading the URL of the server")?;
         let control = PgPoolOptions::new().connect_lazy_with(options.clone());
-        Ok(Self { options, control })
+        Ok(Self { url, options, control })
     }
 
     /// Says what makes commits on this server cheaper than in production.
@@ -94,6 +97,20 @@ impl Scratch {
     pub(crate) async fn connection(&self) -> Result<PgConnection> {
         let connected = PgConnection::connect_with(&self.options()).await;
         connected.context(format!("connecting to {}", self.name))
+    }
+
+    /// How others find it: in the words that we were given, which any driver knows.
+    pub(crate) fn url(&self) -> String {
+        let mut url = self.server.url.clone();
+        url.set_path(&self.name);
+        url.into()
+    }
+
+    /// Runs a statement of ours in it, on a connection of its own.
+    pub(crate) async fn run(&self, statement: &'static str) -> Result<()> {
+        let mut conn = self.connection().await?;
+        sqlx::raw_sql(statement).execute(&mut conn).await.context(statement)?;
+        Ok(conn.close().await?)
     }
 
     /// Removes it, with whatever is still connected.

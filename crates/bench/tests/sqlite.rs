@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Fields that every figure has; `null` where there is none.
 const FIELDS: &[&str] = &[
@@ -91,4 +91,49 @@ fn a_bench_without_a_database_says_so() {
 fn a_name_that_no_case_has_is_an_error() {
     let (succeeded, printed) = bench(&["--case", "unheard of"]);
     assert!(!succeeded && printed.is_empty());
+}
+
+#[test]
+fn jobs_are_measured_beside_what_people_write_by_hand() {
+    let amounts = ["--jobs", "20", "--scheduled", "5", "--finished", "10"];
+    let output = Command::new(env!("CARGO_BIN_EXE_steadfast-bench"))
+        .args([
+            "jobs",
+            "--database",
+            "sqlite",
+            "--rounds",
+            "1",
+            "--seconds",
+            "0.02",
+            "--json",
+        ])
+        .args(["--directory", env!("CARGO_TARGET_TMPDIR")])
+        .args(amounts)
+        .output()
+        .expect("the bench runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).expect("it prints text");
+    let compared: Vec<_> = printed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"))
+        .map(|figure| {
+            (
+                figure["case"].clone(),
+                figure["baseline"].clone(),
+                figure["goal"].clone(),
+            )
+        })
+        .filter(|(_, baseline, _)| !baseline.is_null())
+        .map(|(case, baseline, goal)| json!([case, baseline, goal]))
+        .collect();
+    let full = "claim and finish, 10 finished and 5 scheduled";
+    let expected = json!([
+        ["enqueue", "bare insert", 0.85],
+        ["start, one process p50_ms", "start by hand", null],
+        ["start, another process p50_ms", "start by hand", null],
+        ["drain", "drain by hand", null],
+        ["drain in transactions", "bare transaction", 0.8],
+        [full, "claim and finish, empty table", 0.77],
+    ]);
+    assert_eq!(Value::from(compared), expected);
 }

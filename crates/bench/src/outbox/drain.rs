@@ -80,7 +80,8 @@ async fn by_hand<P: Place>(drain: Arc<Drain<P>>, _: Duration) -> Result<Ready> {
     drain.place.fill_by_hand(drain.deliveries).await?;
     let draining = async move {
         let began = Instant::now();
-        let count = drain.place.drain_by_hand().await?;
+        let mut hand = drain.place.open_hand().await?;
+        let count = drain.place.drain_by_hand(&mut hand, drop).await?;
         if count != drain.deliveries {
             return Err(format!("{count} deliveries were drained by hand, not {}", drain.deliveries).into());
         }

@@ -48,6 +48,9 @@ pub(crate) trait Ground: Clone + Send + Sync + 'static {
 pub(crate) trait Place: Send + Sync + 'static {
     type Db: steadfast::Database;
 
+    /// What the loop that people write has for itself: one connection.
+    type Hand: Send;
+
     fn pool(&self) -> &Pool<Self::Db>;
 
     /// Runs statements that return nothing.
@@ -59,15 +62,24 @@ pub(crate) trait Place: Send + Sync + 'static {
     /// The business of a command, or of a message: one INSERT.
     fn place_order(tx: &mut Tx<Self::Db>, order: &Order) -> impl Future<Output = Result<i64, Failure>> + Send;
 
+    /// The same INSERT in a transaction of its own, by hand.
+    fn place_order_bare(&self) -> impl Future<Output = Result<()>> + Send;
+
     /// How many orders there are.
     fn count_orders(&self) -> impl Future<Output = Result<i64>> + Send;
 
     /// Fills the hand-written outbox.
     fn fill_by_hand(&self, deliveries: usize) -> impl Future<Output = Result<()>> + Send;
 
+    fn open_hand(&self) -> impl Future<Output = Result<Self::Hand>> + Send;
+
     /// The loop that people write, until its outbox is empty: claim a batch, call the handler for each, delete the batch.
     /// Says how many there were.
-    fn drain_by_hand(&self) -> impl Future<Output = Result<usize>> + Send;
+    fn drain_by_hand(
+        &self,
+        hand: &mut Self::Hand,
+        handle: impl Fn(Order) + Send + Sync,
+    ) -> impl Future<Output = Result<usize>> + Send;
 
     /// Finished deliveries, older than everything else.
     fn fill_history(&self, deliveries: u32) -> impl Future<Output = Result<()>> + Send;

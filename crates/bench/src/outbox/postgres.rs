@@ -1,7 +1,7 @@
 //! PostgreSQL: a server with the durability of production.
 
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection, PgPool, Postgres};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
 use steadfast::{Failure, Steadfast, Tx};
 use uuid::Uuid;
 
@@ -140,6 +140,7 @@ impl OnServer {
 
 impl Place for OnServer {
     type Db = Postgres;
+    type Hand = PgConnection;
 
     fn pool(&self) -> &PgPool {
         &self.pool
@@ -174,6 +175,16 @@ impl Place for OnServer {
         Ok(inserting.fetch_one(tx.db()).await?)
     }
 
+    async fn place_order_bare(&self) -> Result<()> {
+        let mut tx = self.pool_by_hand.begin().await?;
+        let inserting = sqlx::query_scalar(INSERT)
+            .bind(&ORDER.sku)
+            .bind(ORDER.quantity)
+            .bind(&ORDER.note);
+        let _: i64 = inserting.fetch_one(&mut *tx).await?;
+        Ok(tx.commit().await?)
+    }
+
     async fn count_orders(&self) -> Result<i64> {
         let counting = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&self.pool);
         counting.await.context("counting the orders")
@@ -194,20 +205,22 @@ impl Place for OnServer {
         filling.execute(&self.pool).await.map(drop).context("filling by hand")
     }
 
-    async fn drain_by_hand(&self) -> Result<usize> {
-        let mut conn = self.scratch.connection().await?;
+    async fn open_hand(&self) -> Result<PgConnection> {
+        self.scratch.connection().await
+    }
+
+    async fn drain_by_hand(&self, hand: &mut PgConnection, handle: impl Fn(Order) + Send + Sync) -> Result<usize> {
         let mut count = 0;
         loop {
-            let claimed: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(CLAIM).bind(TARGET).fetch_all(&mut conn).await?;
+            let claimed: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(CLAIM).bind(TARGET).fetch_all(&mut *hand).await?;
             if claimed.is_empty() {
-                conn.close().await?;
                 return Ok(count);
             }
             for (_, payload) in &claimed {
-                let _: Order = serde_json::from_slice(payload)?;
+                handle(serde_json::from_slice(payload)?);
             }
             let ids: Vec<_> = claimed.iter().map(|(id, _)| *id).collect();
-            sqlx::query(DELETE).bind(ids).bind(TARGET).execute(&mut conn).await?;
+            sqlx::query(DELETE).bind(ids).bind(TARGET).execute(&mut *hand).await?;
             count += claimed.len();
         }
     }
