@@ -10,7 +10,7 @@ pub(crate) mod letters;
 mod migrate;
 mod names;
 #[cfg(feature = "postgres")]
-mod postgres;
+pub(crate) mod postgres;
 pub(crate) mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -38,6 +38,10 @@ pub use wait::{Hold, eventually};
 pub use run::run_to_a_panic;
 
 pub use crate::command::Point;
+/// What the engine says to PostgreSQL, for the tests that look at plans.
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub const ENGINE_SAYS: (&[(&str, &str)], [(&str, &str); 6]) = crate::store::postgres::SAID;
 pub use crate::queue::{WorkId, WorkPoint};
 
 use crate::command::Key;

@@ -23,7 +23,7 @@ use crate::queue::{Claim, Claims, is_key};
 ///
 /// A lease that has expired keeps its slot until its row is claimed again, for whoever has it may still be at work. So these are
 /// found by their slots, and need no other.
-const CLAIM: &str = claim_statement! {
+pub(super) const CLAIM: &str = claim_statement! {
     wanted: "WHERE w.queue = ANY ($13)",
     looks: "
     ), held AS MATERIALIZED (

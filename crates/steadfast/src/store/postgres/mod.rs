@@ -21,6 +21,9 @@ mod stats;
 mod streams;
 mod targets;
 
+#[cfg(feature = "testing")]
+pub(crate) use queue::SAID;
+
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;

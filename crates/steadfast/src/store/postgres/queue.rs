@@ -42,6 +42,20 @@ const PLANNER: [(&str, &str); 7] = [
     ("jit", "off"),
 ];
 
+/// What the engine says, for those who look at how the server goes about it: the settings of its connections, and its statements.
+#[cfg(feature = "testing")]
+pub(crate) const SAID: (&[(&str, &str)], [(&str, &str); 6]) = (
+    &PLANNER,
+    [
+        ("claim", CLAIM),
+        ("claim_in_queues", CLAIM_IN_QUEUES),
+        ("claim_limited", super::limits::CLAIM),
+        ("finish", FINISH),
+        ("renew", RENEW),
+        ("put_back", PUT_BACK),
+    ],
+);
+
 /// The engine's connection, and its ear.
 pub(crate) struct Link {
     listener: PgListener,
@@ -463,11 +477,14 @@ const CLAIM_IN_QUEUES: &str = claim_due!(
                  FROM unnest($2::text[], $12::text[]) AS w (kind, queue)
                  JOIN steadfast.queues AS u ON u.name = w.queue
                  JOIN steadfast.kinds AS k ON k.kind = w.kind AND k.paused_at IS NULL
+                 CROSS JOIN LATERAL (
+                     SELECT FROM steadfast.queue AS q
+                     WHERE q.kind = w.kind AND q.visible_at <= (SELECT now FROM clock)
+                       AND (q.state <> 'leased' OR q.leased_until <= (SELECT now FROM clock))
+                     ORDER BY q.visible_at
+                     LIMIT 1) AS due
                  WHERE u.paused_at IS NULL
-                   AND (u.running_max IS NOT NULL OR u.key_running_max IS NOT NULL OR u.rate_count IS NOT NULL)
-                   AND EXISTS (SELECT FROM steadfast.queue AS q
-                               WHERE q.kind = w.kind AND q.visible_at <= (SELECT now FROM clock)
-                                 AND (q.state <> 'leased' OR q.leased_until <= (SELECT now FROM clock))))"
+                   AND (u.running_max IS NOT NULL OR u.key_running_max IS NOT NULL OR u.rate_count IS NOT NULL))"
 );
 
 /// Claims what is wanted; what stands in queues with limits in a transaction of its own, if anything of it is due.
@@ -665,21 +682,15 @@ fn until(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
     Some(duration(to?.0 - from?.0))
 }
 
-/// Renews leases, and says which rows it has left as they are.
-pub(super) async fn renew(
-    link: &mut Link,
-    names: &Names,
-    leases: &[(&Lease, Duration)],
-    offset: Offset,
-) -> Result<Untouched> {
-    let statement = names.sql(concat!(
-        "
+/// Renews the leases `$2` to `$5` by `$6`.
+const RENEW: &str = concat!(
+    "
         WITH clock AS MATERIALIZED (
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                    set_config('synchronous_commit', 'off', true)     AS is_light
         ), ",
-        free!(),
-        ", renewed AS (
+    free!(),
+    ", renewed AS (
             UPDATE steadfast.queue AS q
             SET leased_until = c.now + l.lease * interval '1 microsecond'
             FROM free AS f,
@@ -690,8 +701,17 @@ pub(super) async fn renew(
             RETURNING q.item, q.kind
         )
         ",
-        untouched!("renewed", "true")
-    ));
+    untouched!("renewed", "true")
+);
+
+/// Renews leases, and says which rows it has left as they are.
+pub(super) async fn renew(
+    link: &mut Link,
+    names: &Names,
+    leases: &[(&Lease, Duration)],
+    offset: Offset,
+) -> Result<Untouched> {
+    let statement = names.sql(RENEW);
     let rows = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(leases.iter().map(|(lease, _)| lease.item).collect::<Vec<_>>())
@@ -730,21 +750,15 @@ pub(super) async fn finish(link: &mut Link, names: &Names, done: &[Done<'_>], of
     }
 }
 
-async fn finish_those(
-    link: &mut Link,
-    names: &Names,
-    done: &[Done<'_>],
-    passes_by: bool,
-    offset: Offset,
-) -> Result<Untouched> {
-    let statement = names.sql(concat!(
-        "
+/// Moves the rows of the leases `$2` to `$5` to the history, as `$6` and with `$7`; `$8`: but for those that somebody is just writing.
+const FINISH: &str = concat!(
+    "
         WITH clock AS MATERIALIZED (
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now,
                    set_config('lock_timeout', '100ms', true)         AS is_patient
         ), ",
-        free!(),
-        ", gone AS (
+    free!(),
+    ", gone AS (
             DELETE FROM steadfast.queue AS q
             USING unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
                   AS d (item, kind, epoch, token, state, detail),
@@ -760,11 +774,20 @@ async fn finish_those(
             -- The newest first: each row that goes beyond those before it changes the indexes on the whole range.
             ORDER BY g.item DESC
         ), ",
-        show_next!("gone"),
-        "
+    show_next!("gone"),
+    "
         ",
-        untouched!("gone", "$8")
-    ));
+    untouched!("gone", "$8")
+);
+
+async fn finish_those(
+    link: &mut Link,
+    names: &Names,
+    done: &[Done<'_>],
+    passes_by: bool,
+    offset: Offset,
+) -> Result<Untouched> {
+    let statement = names.sql(FINISH);
     let rows = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(done.iter().map(|done| done.lease.item).collect::<Vec<_>>())
@@ -843,9 +866,8 @@ pub(super) async fn park(
         .map_err(|error| PostgresStore::error(error, "putting off rows that wait"))
 }
 
-/// Puts rows back, or buries them, and says which of them it has left as they are.
-pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
-    let statement = names.sql(concat!(
+/// Puts the rows of the leases `$2` to `$5` back, to be due after `$6`, with what is to be noted of each.
+const PUT_BACK: &str = concat!(
         "
         WITH clock AS MATERIALIZED (
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
@@ -889,7 +911,11 @@ pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], 
         "
         ",
         untouched!("back", "true")
-    ));
+);
+
+/// Puts rows back, or buries them, and says which of them it has left as they are.
+pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
+    let statement = names.sql(PUT_BACK);
     let failures = || back.iter().map(|back| back.failure.as_ref());
     let rows = sqlx::query_as(statement)
         .bind(offset.0)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
+use steadfast::testing::ENGINE_SAYS;
 use steadfast::testing::proxy::Proxy;
 use steadfast::{EventCx, Steadfast};
 use tokio::sync::Semaphore;
@@ -305,85 +306,47 @@ async fn say(sf: &Steadfast<Db>, clients: &mut [Client], tag: &str) {
     }
 }
 
-/// The source of the statements.
-const SOURCE: &str = include_str!("../../../src/store/postgres/queue.rs");
-
-/// A statement of the engine, as it stands in the source between these: all that is in quotes.
-fn statement_between(beginning: &str, end: &str) -> String {
-    let (_, after) = SOURCE.split_once(beginning).unwrap();
-    let (part, _) = after.split_once(end).unwrap();
-    let part = ["put_letters_in_line", "free", "untouched", "show_next", "put_off"]
-        .iter()
-        .fold(part.to_owned(), expanded);
-    part.split('"').skip(1).step_by(2).collect()
-}
-
-/// What is written with the parts of statements that this macro of the source stands for.
-fn expanded(mut text: String, name: &&str) -> String {
-    let (_, definition) = SOURCE.split_once(&format!("macro_rules! {name} {{")).unwrap();
-    // Where there is nothing to put together, it is the text itself.
-    let (definition, _) = definition.split_once("\n    };").unwrap();
-    let (parameters, body) = match definition.split_once("concat!(") {
-        Some((parameters, body)) => (parameters, body.trim_end_matches(['\n', ' ', ')'])),
-        None => definition.split_once("=> {").unwrap(),
-    };
-    let parameters: Vec<_> = parameters
-        .split('$')
-        .skip(1)
-        .map(|parameter| parameter.split_once(':').unwrap().0)
-        .collect();
-    while let Some((before, after)) = text.split_once(&format!("{name}!(")) {
-        let (arguments, after) = after.split_once(')').unwrap();
-        let body = parameters
-            .iter()
-            .zip(arguments.split(", "))
-            .fold(body.to_owned(), |body, (parameter, argument)| {
-                body.replace(&format!("${parameter},"), &format!("{argument},"))
-            });
-        text = format!("{before}{body}{after}");
-    }
-    text
-}
-
 /// Makes a connection one of the engine's.
 async fn become_engine(conn: &mut PgConnection) {
-    let (_, settings) = SOURCE.split_once("const PLANNER").unwrap();
-    let (settings, _) = settings.split_once("];").unwrap();
-    let words: Vec<_> = settings.split('"').skip(1).step_by(2).collect();
-    assert!(words.len() > 4, "{words:?}");
-    for pair in words.chunks(2) {
-        let set = format!("SET {} = {}", pair[0], pair[1]);
+    let (settings, statements) = ENGINE_SAYS;
+    for (name, value) in settings {
+        let set = format!("SET {name} = {value}");
         sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *conn).await.unwrap();
     }
-    let prepare = format!(
-        "PREPARE claim (bigint, text[], integer[], integer[], bigint[], text[], bigint, bigint, text, integer, boolean[]) AS {};
-         PREPARE finish (bigint, uuid[], text[], bigint[], bigint[], text[], text[], boolean) AS {};
-         PREPARE renew (bigint, uuid[], text[], bigint[], bigint[], bigint[]) AS {};
-         PREPARE put_back (bigint, uuid[], text[], bigint[], bigint[], bigint[], boolean[], text[], integer[], text[], text[], text[],
-                           text[]) AS {}",
-        statement_between("const CLAIM: &str = ", "pub(super) async fn claim("),
-        statement_between("async fn finish_those(", "sqlx::query_as"),
-        statement_between("pub(super) async fn renew(", "sqlx::query_as"),
-        statement_between("pub(super) async fn put_back(", "let failures"),
-    );
-    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(conn).await.unwrap();
+    for (name, statement) in statements {
+        let claim =
+            "bigint, text[], integer[], integer[], bigint[], text[], bigint, bigint, text, integer, boolean[], text[]";
+        let leases = "bigint, uuid[], text[], bigint[], bigint[]";
+        let types = match name {
+            "claim_limited" => format!("{claim}, text[]"),
+            "finish" => format!("{leases}, text[], text[], boolean"),
+            "renew" => format!("{leases}, bigint[]"),
+            "put_back" => format!("{leases}, bigint[], boolean[], text[], integer[], text[], text[], text[], text[]"),
+            _ => claim.to_owned(),
+        };
+        let prepare = format!("PREPARE {name} ({types}) AS {statement}");
+        sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *conn).await.unwrap();
+    }
 }
 
-/// How the server goes about a claim for two kinds with a freed chain, and about finishing a row, renewing its lease and putting it
+/// How the server goes about claims for two kinds with a freed chain, and about finishing a row, renewing its lease and putting it
 /// back.
-async fn plans(conn: &mut PgConnection) -> [String; 4] {
-    let claim = "EXPLAIN EXECUTE claim(0, '{test.a,test.b}', '{500,500}', '{10,10}', '{30000000,30000000}',
-                                       '{test.a k}', 1, 7, 'me', 2, '{f,f}')";
-    let finish = "EXPLAIN EXECUTE finish(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}',
-                                         '{delivered}', '{NULL}', false)";
-    let renew =
-        "EXPLAIN EXECUTE renew(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}', '{30000000}')";
-    let put_back =
-        "EXPLAIN EXECUTE put_back(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}', '{0}', '{t}',
-                                             '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}')";
+async fn plans(conn: &mut PgConnection) -> [String; 6] {
+    let claim = "0, '{test.a,test.b}', '{500,500}', '{10,10}', '{30000000,30000000}', '{test.a k}', 1, 7, 'me', 2, '{f,f}', '{mail,mail}'";
+    let lease = "0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}'";
+    let executions = [
+        format!("claim({claim})"),
+        format!("claim_in_queues({claim})"),
+        format!("claim_limited({claim}, '{{mail}}')"),
+        format!("finish({lease}, '{{delivered}}', '{{NULL}}', false)"),
+        format!("renew({lease}, '{{30000000}}')"),
+        format!(
+            "put_back({lease}, '{{0}}', '{{t}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}')"
+        ),
+    ];
     let mut plans = Vec::new();
-    for explain in [claim, finish, renew, put_back] {
-        let explaining = sqlx::query_scalar(explain).persistent(false);
+    for execution in executions {
+        let explaining = sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN EXECUTE {execution}"))).persistent(false);
         let plan: Vec<String> = explaining.fetch_all(&mut *conn).await.unwrap();
         plans.push(plan.join("\n"));
     }
@@ -399,8 +362,8 @@ fn conditions<'p>(plan: &'p str, index: &str) -> Vec<&'p str> {
     scans.map(|pair| pair[1].trim()).collect()
 }
 
-fn assert_finds_rows_by_index(plans: &[String; 4]) {
-    let [claim, finish, _, put_back] = plans;
+fn assert_finds_rows_by_index(plans: &[String; 6]) {
+    let [claim, in_queues, limited, finish, _, put_back] = plans;
     for plan in plans {
         for table in ["queue", "history", "messages"] {
             for scan in [format!("Seq Scan on {table}"), format!("Bitmap Heap Scan on {table}")] {
@@ -408,15 +371,17 @@ fn assert_finds_rows_by_index(plans: &[String; 4]) {
             }
         }
     }
-    // What is due, what is suspect, and what is due next.
-    let ranges = conditions(claim, "queue_next");
-    assert_eq!(ranges.len(), 3, "{claim}");
-    for range in ranges {
-        let is_range = range.contains("(kind = ") && range.contains("(visible_at <");
-        let is_next = range.contains("(kind = ") && range.contains("(visible_at > ");
-        assert!(range.starts_with("Index Cond:") && (is_range || is_next), "{claim}");
+    // What is due, what is suspect, and what is due next; whether anything is due in a queue with limits; suspects of those have slots.
+    for (claim, count) in [(claim, 3), (in_queues, 4), (limited, 2)] {
+        let ranges = conditions(claim, "queue_next");
+        assert_eq!(ranges.len(), count, "{claim}");
+        for range in ranges {
+            let is_range = range.contains("(kind = ") && range.contains("(visible_at <");
+            let is_next = range.contains("(kind = ") && range.contains("(visible_at > ");
+            assert!(range.starts_with("Index Cond:") && (is_range || is_next), "{claim}");
+        }
     }
-    for plan in [claim, finish, put_back] {
+    for plan in [claim, in_queues, limited, finish, put_back] {
         let by_chain = conditions(plan, "queue_order");
         let is_bound = |by_chain: &&str| by_chain.starts_with("Index Cond:") && by_chain.contains("(chain = ");
         assert!(!by_chain.is_empty() && by_chain.iter().all(is_bound), "{plan}");
