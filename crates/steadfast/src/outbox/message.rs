@@ -164,13 +164,13 @@ impl NewMessage {
     }
 
     /// Puts the job of a schedule into it, as it is stored there.
-    pub(crate) fn of_schedule(row: &ScheduleRow, payload: String, origin: Origin) -> Self {
+    pub(crate) fn of_schedule(row: &ScheduleRow, payload: String, origin: &Origin) -> Self {
         Self {
             event_type: Cow::Owned(row.job.clone()),
             version: u32::try_from(row.version).unwrap_or(1),
             kind: Some(row.kind.as_str().into()),
             redacted: row.redacted.clone(),
-            ..Self::new("", 1, &[], payload, &origin)
+            ..Self::new("", 1, &[], payload, origin)
         }
     }
 

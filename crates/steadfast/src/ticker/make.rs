@@ -129,7 +129,7 @@ pub(super) fn message(row: &ScheduleRow, source: &Arc<str>, tick: Option<Timesta
         let message = format!("what the job of the schedule {} is about is no text", row.name);
         Error::new(Code::Database, message).with_source(error)
     })?;
-    Ok(NewMessage::of_schedule(row, payload, origin))
+    Ok(NewMessage::of_schedule(row, payload, &origin))
 }
 
 /// The schedule that has made a job, and the tick of which, read from what has brought it about.
