@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
-use steadfast::{Database, JobId, JobState, ListedJob, LookedJob, Steadfast};
+use steadfast::{Cancellation, Database, JobId, JobState, ListedJob, LookedJob, Steadfast};
 
 use crate::Context;
 use crate::change::check_reason;
@@ -39,6 +39,9 @@ struct Shown {
     leased_until: Option<String>,
     finished_at: Option<String>,
     detail: Option<String>,
+    cancel_requested_at: Option<String>,
+    cancel_requested_by: Option<String>,
+    cancel_reason: Option<String>,
     failed_at: Option<String>,
     code: Option<String>,
     error: Option<String>,
@@ -65,6 +68,9 @@ impl Shown {
             leased_until: moment(job.leased_until),
             finished_at: moment(job.finished_at),
             detail: job.detail.clone(),
+            cancel_requested_at: moment(job.cancel_request.as_ref().map(|request| request.at)),
+            cancel_requested_by: job.cancel_request.as_ref().map(|request| request.operator.clone()),
+            cancel_reason: job.cancel_request.as_ref().map(|request| request.reason.clone()),
             failed_at: moment(failure.map(|failure| failure.at)),
             code: failure.map(|failure| failure.code.clone()),
             error: failure.map(|failure| failure.message.clone()),
@@ -72,8 +78,19 @@ impl Shown {
         }
     }
 
+    /// Who wants it no more, while it is running.
+    fn cancel_request(&self) -> String {
+        let said = |text: &Option<String>| escape(text.as_deref().unwrap_or_default());
+        format!(
+            "cancel requested by {}: {}",
+            said(&self.cancel_requested_by),
+            said(&self.cancel_reason)
+        )
+    }
+
     fn row(&self) -> Vec<String> {
         let what = match (&self.detail, &self.code, &self.error) {
+            _ if self.cancel_requested_at.is_some() => self.cancel_request(),
             (Some(detail), ..) => escape(detail),
             (None, Some(code), Some(error)) => shorten(&format!("{}: {}", escape(code), escape(error))),
             _ => String::new(),
@@ -187,6 +204,9 @@ impl Looked {
             ("causation", &self.causation_id),
             ("trace", &self.traceparent),
         ];
+        if let Some(at) = &job.cancel_requested_at {
+            lines.push(("cancel", format!("{}, {at}", job.cancel_request())));
+        }
         let known = known.into_iter();
         lines.extend(known.filter_map(|(name, value)| Some((name, escape(value.as_deref()?)))));
         lines.push(("payload", escape(&self.payload.to_string())));
@@ -236,6 +256,8 @@ struct Decided<'d> {
     verb: &'static str,
     operator: &'d str,
     reason: &'d str,
+    /// What came of it.
+    done: &'static str,
 }
 
 async fn decide(context: &Context, options: &DecideOptions, decision: Decision) -> Result<Exit> {
@@ -250,15 +272,21 @@ async fn decide(context: &Context, options: &DecideOptions, decision: Decision) 
                 ("run_now", "due now", "it is the same job, with all its attempts")
             }
             Decision::Cancel => {
-                if !confirm(context, &format!("Cancel the job {id}? It is never run."))? {
+                if !confirm(context, &format!("Cancel the job {id}? It is not run again."))? {
                     context.output.remark("nothing was changed");
                     return Ok(Exit::Failed);
                 }
-                sf.job(id).cancel(operator, reason).await?;
-                ("cancel", "cancelled", "it is never run")
+                match sf.job(id).cancel(operator, reason).await? {
+                    Cancellation::Done => ("cancel", "cancelled", "it is not run again"),
+                    Cancellation::Requested => (
+                        "cancel",
+                        "requested",
+                        "it is running, and told to stop; it may end completed, but it is not tried again",
+                    ),
+                }
             }
         };
-        let decided = Decided { id: id.to_string(), verb, operator, reason };
+        let decided = Decided { id: id.to_string(), verb, operator, reason, done };
         let lines = [
             (done, id.to_string()),
             ("meaning", meaning.to_owned()),

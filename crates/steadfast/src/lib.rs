@@ -121,8 +121,8 @@ pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
 pub use job::{
-    CallerEnqueue, Enqueue, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp, JobPage, JobState, ListedJob,
-    LookedJob,
+    CallerEnqueue, CancelRequest, Cancellation, Enqueue, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp,
+    JobPage, JobState, ListedJob, LookedJob,
 };
 pub use outbox::{
     Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,

@@ -307,6 +307,10 @@ pub(crate) fn row_died(kind: &str, item: &Uuid, code: &str) {
     tracing::error!(kind, %item, code, "given up: it is dead until somebody requeues it");
 }
 
+pub(crate) fn row_was_cancelled(kind: &str, item: &Uuid) {
+    tracing::info!(kind, %item, "cancelled, as somebody wanted");
+}
+
 /// What there is of a kind in the queue.
 pub(crate) fn queue_is(kind: &KindStats) {
     for (state, count) in [("pending", kind.pending), ("leased", kind.leased), ("dead", kind.dead)] {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::JobId;
 use crate::command::Command;
 use crate::outbox::Message;
+use crate::queue::Claimed;
 use crate::steadfast::Steadfast;
 use crate::store::Database;
 
@@ -18,30 +19,28 @@ const RETENTION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// The job that a handler works on: which one it is, and what it belongs to.
 pub struct JobCx<Db: Database> {
     sf: Steadfast<Db>,
-    message: Arc<Message>,
-    attempt: u32,
+    claimed: Arc<Claimed>,
     key: String,
     lost: CancellationToken,
 }
 
 impl<Db: Database> JobCx<Db> {
-    pub(crate) fn new(sf: Steadfast<Db>, message: Arc<Message>, attempt: u32, lost: CancellationToken) -> Self {
+    pub(crate) fn new(sf: Steadfast<Db>, claimed: Arc<Claimed>, lost: CancellationToken) -> Self {
         Self {
-            key: format!("job:{}", message.id),
+            key: format!("job:{}", claimed.message.id),
             sf,
-            message,
-            attempt,
+            claimed,
             lost,
         }
     }
 
     pub(crate) fn message(&self) -> &Message {
-        &self.message
+        &self.claimed.message
     }
 
     /// Identifies the job, through all its attempts.
     pub fn id(&self) -> JobId {
-        JobId::of(self.message.id)
+        JobId::of(self.message().id)
     }
 
     /// The key to hand to the outside: the same in every attempt at this job, and in no other job.
@@ -63,41 +62,74 @@ impl<Db: Database> JobCx<Db> {
 
     /// Which attempt this is, from 1.
     pub fn attempt(&self) -> u32 {
-        self.attempt
+        self.claimed.attempt
     }
 
     /// The name of the job.
     pub fn name(&self) -> &str {
-        &self.message.event_type
+        &self.message().event_type
     }
 
     /// Which shape of its JSON it was enqueued with: this program's, or an older one.
     pub fn version(&self) -> u32 {
-        self.message.version
+        self.message().version
     }
 
     /// When it was enqueued, by the time of the database.
     pub fn enqueued_at(&self) -> SystemTime {
-        self.message.created_at.into()
+        self.message().created_at.into()
     }
 
     /// What it is all about: the same for everything that one wish leads to.
     pub fn correlation_id(&self) -> Option<&str> {
-        self.message.origin.correlation_id.as_deref()
+        self.message().origin.correlation_id.as_deref()
     }
 
     /// What brought it about: the id of an event or of another job, or the beginning of the id of a command's key.
     pub fn causation_id(&self) -> Option<&str> {
-        self.message.origin.causation_id.as_deref()
+        self.message().origin.causation_id.as_deref()
     }
 
     /// The trace it is part of, as W3C writes it.
     pub fn traceparent(&self) -> Option<&str> {
-        self.message.origin.traceparent.as_deref()
+        self.message().origin.traceparent.as_deref()
     }
 
-    /// Ends when the lease is lost or the process stops: whatever is done from then on is done again by somebody else.
+    /// Ends when somebody wants the job no more ([`JobLookUp::cancel`](super::JobLookUp::cancel)), on whichever node he said so.
+    ///
+    /// Whoever stops then returns [`Failure::cancelled`](crate::Failure::cancelled), and the job is cancelled. Whoever goes on may succeed
+    /// all the same, unless he has a transaction; but he is not tried again.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use steadfast::sqlx::Sqlite;
+    /// # use steadfast::{Failure, Job, JobCx};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Export { pages: u32 }
+    /// # impl Job for Export { const NAME: &'static str = "books.export"; }
+    /// # async fn write_page(_: u32) -> Result<(), Failure> { Ok(()) }
+    /// async fn export(cx: &JobCx<Sqlite>, job: Export) -> Result<(), Failure> {
+    ///     for page in 0..job.pages {
+    ///         tokio::select! {
+    ///             written = write_page(page) => written?,
+    ///             () = cx.cancelled() => return Err(Failure::cancelled()),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     pub async fn cancelled(&self) {
+        self.claimed.cancel.requested().await;
+    }
+
+    /// Whether somebody wants the job no more.
+    pub fn is_cancelled(&self) -> bool {
+        self.claimed.cancel.is_requested()
+    }
+
+    /// Ends when the lease is lost, or 20 seconds after the process was told to stop: whatever is done from then on is done again by
+    /// somebody else. Soon after, the handler is dropped.
+    pub async fn lost(&self) {
         self.lost.cancelled().await;
     }
 }
@@ -106,9 +138,9 @@ impl<Db: Database> fmt::Debug for JobCx<Db> {
     /// Without what the job is about.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JobCx")
-            .field("id", &self.message.id)
-            .field("name", &self.message.event_type)
-            .field("attempt", &self.attempt)
+            .field("id", &self.message().id)
+            .field("name", &self.message().event_type)
+            .field("attempt", &self.attempt())
             .finish_non_exhaustive()
     }
 }

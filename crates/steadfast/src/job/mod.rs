@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 pub use cx::JobCx;
 pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
-pub use look::{JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob};
+pub use look::{CancelRequest, Cancellation, JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob};
 pub use worker::JobHandler;
 pub(crate) use worker::Workers;
 

@@ -200,7 +200,7 @@ impl<Db: Database> Declared for Worker<Db> {
 impl<Db: Database> Worker<Db> {
     async fn attempt(self: &Arc<Self>, sf: &Steadfast<Db>, row: &Row) -> Ended {
         let claimed = &row.claimed;
-        let cx = JobCx::new(sf.clone(), claimed.message.clone(), claimed.attempt, row.lost.clone());
+        let cx = JobCx::new(sf.clone(), claimed.clone(), row.lost.clone());
         match &self.call {
             Call::Outside(call) => {
                 let calling = async { call(&cx)?.await };

@@ -171,6 +171,10 @@ pub(crate) struct DeliveryRow {
     pub(crate) holder: Option<String>,
     pub(crate) finished_at: Option<i64>,
     pub(crate) detail: Option<String>,
+    /// When somebody said that it is wanted no more, while somebody else worked on it.
+    pub(crate) cancel_at: Option<i64>,
+    pub(crate) cancel_by: Option<String>,
+    pub(crate) cancel_reason: Option<String>,
     pub(crate) event_type: Option<String>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) created_at: Option<i64>,
@@ -335,6 +339,15 @@ pub(crate) trait Letters<Db: Database> {
         rows: &[DeliveryKey],
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// Says of a row that somebody works on that it is wanted no more, by whom and why.
+    fn request_cancel(
+        &self,
+        conn: &mut Db::Connection,
+        row: &DeliveryKey,
+        operator: &str,
+        reason: &str,
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Moves rows to the history, in this state and with this detail.
     fn end_deliveries(
         &self,
@@ -456,6 +469,9 @@ readers! {
         holder: plain,
         finished_at: plain,
         detail: plain,
+        cancel_at: plain,
+        cancel_by: plain,
+        cancel_reason: plain,
         event_type: plain,
         ordering_key: plain,
         created_at: plain,

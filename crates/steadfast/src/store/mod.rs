@@ -36,7 +36,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched};
+use crate::queue::{Back, Claim, Claims, Done, PutBack, Renewed, Untouched};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
 ///
@@ -212,10 +212,12 @@ pub(crate) trait Store<Db: Database>:
     fn open_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
     /// Opens one that hears nothing.
     fn open_deaf_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
-    /// Waits until another process announces something. It may be dropped at any time.
-    fn woken(&self, link: &mut Self::Link) -> impl Future<Output = Result<()>> + Send;
+    /// Waits until another process announces something, and says whose rows were cancelled. It may be dropped at any time.
+    fn woken(&self, link: &mut Self::Link) -> impl Future<Output = Result<Vec<String>>> + Send;
     /// Tells other processes that there may be something to do.
     fn announce(&self) -> impl Future<Output = Result<()>> + Send;
+    /// Tells whoever holds leases under this name that one of its rows was cancelled.
+    fn announce_cancel(&self, holder: &str) -> impl Future<Output = Result<()>> + Send;
     /// Claims rows that are due or whose lease has expired.
     fn claim(
         &self,
@@ -223,7 +225,7 @@ pub(crate) trait Store<Db: Database>:
         claim: &Claim<'_>,
         offset: Offset,
     ) -> impl Future<Output = Result<Claims>> + Send;
-    /// Renews leases, and says which rows it has left as they are.
+    /// Renews leases, and says which rows it has left as they are, and which were cancelled.
     fn renew(
         &self,
         link: &mut Self::Link,
@@ -249,13 +251,13 @@ pub(crate) trait Store<Db: Database>:
         lease: Duration,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Puts rows back or buries them, and says which of them it has left as they are.
+    /// Puts rows back or buries them, ends those that were cancelled, and says which of them it has left as they are.
     fn put_back(
         &self,
         link: &mut Self::Link,
         back: &[Back<'_>],
         offset: Offset,
-    ) -> impl Future<Output = Result<Untouched>> + Send;
+    ) -> impl Future<Output = Result<PutBack>> + Send;
     /// Says that a node knows these kinds, now.
     fn see_kinds(
         &self,

@@ -6,7 +6,7 @@ use super::{Database, Db};
 use crate::process::{Call, Said};
 
 /// The migrations, in order.
-const MIGRATIONS: [&str; 11] = [
+const MIGRATIONS: [&str; 12] = [
     "keys",
     "audit",
     "claim",
@@ -18,6 +18,7 @@ const MIGRATIONS: [&str; 11] = [
     "inbox",
     "letters",
     "jobs",
+    "runs",
 ];
 
 /// The same with their versions.

@@ -22,7 +22,9 @@ macro_rules! columns {
         SELECT q.item::text AS item, q.kind, q.state, q.attempts::bigint AS attempts, q.chain, q.number,
                (extract(epoch FROM q.due_at) * 1000000)::bigint AS due_at,
                CASE WHEN q.state = 'leased' THEN (extract(epoch FROM q.leased_until) * 1000000)::bigint END AS leased_until,
-               q.holder, NULL::bigint AS finished_at, NULL::text AS detail, m.type AS event_type, m.ordering_key,
+               q.holder, NULL::bigint AS finished_at, NULL::text AS detail,
+               (extract(epoch FROM q.cancel_at) * 1000000)::bigint AS cancel_at, q.cancel_by, q.cancel_reason,
+               m.type AS event_type, m.ordering_key,
                (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
                (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
@@ -35,7 +37,8 @@ macro_rules! columns_of_history {
         "
         SELECT q.item::text AS item, q.kind, q.state, q.attempts::bigint AS attempts, NULL::text AS chain,
                NULL::bigint AS number, NULL::bigint AS due_at, NULL::bigint AS leased_until, NULL::text AS holder,
-               (extract(epoch FROM q.finished_at) * 1000000)::bigint AS finished_at, q.detail, m.type AS event_type,
+               (extract(epoch FROM q.finished_at) * 1000000)::bigint AS finished_at, q.detail,
+               NULL::bigint AS cancel_at, NULL::text AS cancel_by, NULL::text AS cancel_reason, m.type AS event_type,
                m.ordering_key, (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
                (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
@@ -348,7 +351,8 @@ impl Letters<Postgres> for PostgresStore {
         let statement = self.names.sql(
             "
             UPDATE steadfast.queue AS q
-            SET state = 'pending', attempts = 0, began_at = NULL, due_at = c.now, visible_at = c.now, token = 0, holder = NULL
+            SET state = 'pending', attempts = 0, began_at = NULL, due_at = c.now, visible_at = c.now, token = 0, holder = NULL,
+                cancel_at = NULL, cancel_by = NULL, cancel_reason = NULL
             FROM unnest($2::uuid[], $3::text[]) AS r (item, kind),
                  (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now) AS c
             WHERE q.item = r.item AND q.kind = r.kind AND q.state <> 'leased'",
@@ -361,6 +365,32 @@ impl Letters<Postgres> for PostgresStore {
             .await
             .map(drop)
             .map_err(Self::fail("requeuing deliveries"))
+    }
+
+    async fn request_cancel(
+        &self,
+        conn: &mut PgConnection,
+        (item, kind): &DeliveryKey,
+        operator: &str,
+        reason: &str,
+        offset: Offset,
+    ) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast.queue
+            SET cancel_at = clock_timestamp() + $1 * interval '1 microsecond', cancel_by = $4, cancel_reason = $5
+            WHERE item = $2 AND kind = $3 AND state = 'leased'",
+        );
+        sqlx::query(statement)
+            .bind(offset.0)
+            .bind(item)
+            .bind(kind)
+            .bind(operator)
+            .bind(reason)
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("asking for the end of a job"))
     }
 
     async fn end_deliveries(

@@ -62,6 +62,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "jobs",
         sql: include_str!("migrations/0011_jobs.sql"),
     },
+    Migration {
+        version: 12,
+        name: "runs",
+        sql: include_str!("migrations/0012_runs.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

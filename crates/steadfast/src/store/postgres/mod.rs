@@ -42,7 +42,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, Renewed, Untouched};
+use crate::queue::{Back, Claim, Claims, Done, PutBack, Renewed, Untouched};
 
 use keys::PreparedClaim;
 
@@ -381,12 +381,16 @@ impl Store<Postgres> for PostgresStore {
         queue::open(self, None).await
     }
 
-    async fn woken(&self, link: &mut queue::Link) -> Result<()> {
+    async fn woken(&self, link: &mut queue::Link) -> Result<Vec<String>> {
         queue::woken(link).await
     }
 
     async fn announce(&self) -> Result<()> {
-        queue::announce(&self.pool, &self.names).await
+        queue::announce(&self.pool, &self.names, "").await
+    }
+
+    async fn announce_cancel(&self, holder: &str) -> Result<()> {
+        queue::announce(&self.pool, &self.names, holder).await
     }
 
     async fn claim(&self, link: &mut queue::Link, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
@@ -395,8 +399,12 @@ impl Store<Postgres> for PostgresStore {
 
     async fn renew(&self, link: &mut queue::Link, leases: &[(&Lease, Duration)], offset: Offset) -> Result<Renewed> {
         let from = Instant::now();
-        let untouched = queue::renew(link, &self.names, leases, offset).await?;
-        Ok(Renewed { from, untouched })
+        let (untouched, cancelled) = queue::renew(link, &self.names, leases, offset).await?;
+        Ok(Renewed {
+            from,
+            untouched,
+            cancelled,
+        })
     }
 
     async fn finish(&self, link: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Untouched> {
@@ -407,7 +415,7 @@ impl Store<Postgres> for PostgresStore {
         queue::park(link, &self.names, kind, lease, offset).await
     }
 
-    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
+    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<PutBack> {
         queue::put_back(link, &self.names, back, offset).await
     }
 

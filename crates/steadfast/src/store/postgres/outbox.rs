@@ -335,7 +335,7 @@ pub(super) async fn settle_row(
         messages,
         ", gone AS (
             DELETE FROM steadfast.queue
-            WHERE item = $18 AND kind = $19 AND epoch = $20 AND token = $21 AND state = 'leased'
+            WHERE item = $18 AND kind = $19 AND epoch = $20 AND token = $21 AND state = 'leased' AND cancel_at IS NULL
             RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)

@@ -360,7 +360,7 @@ async fn become_engine(conn: &mut PgConnection) {
          PREPARE finish (bigint, uuid[], text[], bigint[], bigint[], text[], text[], boolean) AS {};
          PREPARE renew (bigint, uuid[], text[], bigint[], bigint[], bigint[]) AS {};
          PREPARE put_back (bigint, uuid[], text[], bigint[], bigint[], bigint[], boolean[], text[], integer[], text[], text[], text[],
-                           text[]) AS {}",
+                           text[], text[]) AS {}",
         statement_between("const CLAIM: &str = ", "pub(super) async fn claim("),
         statement_between("async fn finish_those(", "sqlx::query_as"),
         statement_between("pub(super) async fn renew(", "sqlx::query_as"),
@@ -380,7 +380,7 @@ async fn plans(conn: &mut PgConnection) -> [String; 4] {
         "EXPLAIN EXECUTE renew(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}', '{30000000}')";
     let put_back =
         "EXPLAIN EXECUTE put_back(0, '{00000000-0000-0000-0000-000000000000}', '{test.a}', '{1}', '{7}', '{0}', '{t}',
-                                             '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}')";
+                                             '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{NULL}')";
     let mut plans = Vec::new();
     for explain in [claim, finish, renew, put_back] {
         let explaining = sqlx::query_scalar(explain).persistent(false);

@@ -8,6 +8,8 @@ mod batches;
 mod breakers;
 #[path = "../conformance/bulk.rs"]
 pub(crate) mod bulk;
+#[path = "../conformance/cancel.rs"]
+mod cancel;
 #[path = "../conformance/corridor.rs"]
 mod corridor;
 #[path = "../conformance/doors.rs"]
