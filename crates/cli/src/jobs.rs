@@ -148,6 +148,40 @@ struct Looked {
     redacted: Vec<String>,
     payload: serde_json::Value,
     failures: Vec<Failed>,
+    told_at: Option<String>,
+    progress: Option<Progressed>,
+    output: Option<serde_json::Value>,
+    log: Vec<Line>,
+    log_dropped: u64,
+}
+
+/// How far it is.
+#[derive(Serialize)]
+struct Progressed {
+    done: u64,
+    total: Option<u64>,
+    doing: Option<String>,
+}
+
+impl Progressed {
+    fn line(&self) -> String {
+        let how_far = match self.total {
+            Some(total) => format!("{} of {total}", self.done),
+            None => self.done.to_string(),
+        };
+        match &self.doing {
+            Some(doing) => format!("{how_far}: {}", escape(doing)),
+            None => how_far,
+        }
+    }
+}
+
+/// A line that it has told.
+#[derive(Serialize)]
+struct Line {
+    at: String,
+    attempt: u32,
+    text: String,
 }
 
 /// An attempt that failed.
@@ -162,7 +196,12 @@ struct Failed {
 
 impl Looked {
     fn new(looked: LookedJob, now: SystemTime) -> Self {
-        let payload = serde_json::from_str(&looked.payload).unwrap_or_else(|_| looked.payload.clone().into());
+        let read = |json: &str| serde_json::from_str(json).unwrap_or_else(|_| json.into());
+        let lines = looked.log.into_iter().map(|line| Line {
+            at: steadfast::rfc3339(line.at),
+            attempt: line.attempt,
+            text: line.text,
+        });
         let failures = looked.failures.into_iter().map(|failed| Failed {
             attempt: failed.attempt,
             at: steadfast::rfc3339(failed.at),
@@ -177,8 +216,17 @@ impl Looked {
             causation_id: looked.causation_id,
             traceparent: looked.traceparent,
             redacted: looked.redacted,
-            payload,
+            payload: read(&looked.payload),
             failures: failures.collect(),
+            told_at: looked.told_at.map(steadfast::rfc3339),
+            progress: looked.progress.map(|progress| Progressed {
+                done: progress.done,
+                total: progress.total,
+                doing: progress.doing,
+            }),
+            output: looked.output.as_deref().map(read),
+            log: lines.collect(),
+            log_dropped: looked.log_dropped,
         }
     }
 
@@ -214,6 +262,22 @@ impl Looked {
             lines.push(("redacted", escape(&self.redacted.join(", "))));
         }
         let failures = self.failures.iter();
+        if let Some(progress) = &self.progress {
+            lines.push(("progress", progress.line()));
+        }
+        if let Some(output) = &self.output {
+            lines.push(("output", escape(&output.to_string())));
+        }
+        if self.log_dropped > 0 {
+            lines.push(("log", format!("{} older lines are not kept", self.log_dropped)));
+        }
+        let log = self.log.iter();
+        lines.extend(log.map(|line| {
+            (
+                "log",
+                format!("{} attempt {}: {}", line.at, line.attempt, escape(&line.text)),
+            )
+        }));
         lines.extend(failures.map(|failed| {
             let Failed {
                 attempt, at, failure, ..

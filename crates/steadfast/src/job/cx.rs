@@ -1,13 +1,16 @@
 //! What the handler of a job is told besides the job.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use tokio_util::sync::CancellationToken;
+use serde::Serialize;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::JobId;
+use super::report::Report;
 use crate::command::Command;
+use crate::error::Result;
 use crate::outbox::Message;
 use crate::queue::Claimed;
 use crate::steadfast::Steadfast;
@@ -22,16 +25,36 @@ pub struct JobCx<Db: Database> {
     claimed: Arc<Claimed>,
     key: String,
     lost: CancellationToken,
+    /// What it tells, once it has told something; and who hears that it is gone.
+    report: OnceLock<(Arc<Report<Db>>, DropGuard)>,
+    /// Whether that can be seen while it runs.
+    is_live: bool,
 }
 
 impl<Db: Database> JobCx<Db> {
-    pub(crate) fn new(sf: Steadfast<Db>, claimed: Arc<Claimed>, lost: CancellationToken) -> Self {
+    pub(super) fn new(sf: Steadfast<Db>, claimed: Arc<Claimed>, lost: CancellationToken, is_live: bool) -> Self {
         Self {
             key: format!("job:{}", claimed.message.id),
             sf,
             claimed,
             lost,
+            report: OnceLock::new(),
+            is_live,
         }
+    }
+
+    /// What it has told, if it has.
+    pub(super) fn report(&self) -> Option<&Arc<Report<Db>>> {
+        self.report.get().map(|(report, _)| report)
+    }
+
+    fn reporting(&self) -> &Arc<Report<Db>> {
+        let (report, _) = self.report.get_or_init(|| {
+            let report = Report::new(self.sf.clone(), self.claimed.clone(), self.is_live);
+            let gone = report.closed().drop_guard();
+            (report, gone)
+        });
+        report
     }
 
     pub(crate) fn message(&self) -> &Message {
@@ -93,6 +116,51 @@ impl<Db: Database> JobCx<Db> {
     /// The trace it is part of, as W3C writes it.
     pub fn traceparent(&self) -> Option<&str> {
         self.message().origin.traceparent.as_deref()
+    }
+
+    /// Says how far it is: `done` of `total`, if that is known.
+    ///
+    /// It is written at once, and at most once a second from then on: call it as often as you like. Those who [look](super::LookedJob)
+    /// see the last one. On SQLite, a handler with a transaction is seen when that has ended.
+    ///
+    /// ```
+    /// # use steadfast::{Failure, JobCx};
+    /// # use steadfast::sqlx::Sqlite;
+    /// # async fn example(cx: &JobCx<Sqlite>) -> Result<(), Failure> {
+    /// cx.progress(17, 100);
+    /// cx.progress(17, None);
+    /// cx.progress_with(17, 100, "reading the second file");
+    /// cx.log("the first file had 16 lines");
+    /// cx.output(&serde_json::json!({ "lines": 16 }))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn progress(&self, done: u64, total: impl Into<Option<u64>>) {
+        self.reporting().progress(done, total.into(), None);
+    }
+
+    /// The same, with what it is doing. Beyond [`LOG_LINE_LENGTH_MAX`](super::LOG_LINE_LENGTH_MAX) bytes it is cut.
+    pub fn progress_with(&self, done: u64, total: impl Into<Option<u64>>, doing: impl Into<String>) {
+        self.reporting().progress(done, total.into(), Some(doing.into()));
+    }
+
+    /// Tells a line to those who look, now or after it has failed. It is kept with the job, for as long as its history is.
+    ///
+    /// Lines are written together, at most once a second. The newest [`LOG_LINES_MAX`](super::LOG_LINES_MAX) of a job are kept, and the
+    /// others counted; what is longer than [`LOG_LINE_LENGTH_MAX`](super::LOG_LINE_LENGTH_MAX) bytes is cut.
+    pub fn log(&self, line: impl Into<String>) {
+        self.reporting().log(line.into());
+    }
+
+    /// What came of the job: it is kept if this attempt succeeds. The last one counts.
+    ///
+    /// A handler with a transaction has it committed with the end of the job. Without one, it is written just before; if the process dies
+    /// between the two, the next attempt says what came of it.
+    ///
+    /// # Errors
+    /// SF032 if it cannot be written as JSON, or has more than [`OUTPUT_LENGTH_MAX`](super::OUTPUT_LENGTH_MAX) bytes.
+    pub fn output(&self, value: &impl Serialize) -> Result<()> {
+        self.reporting().output(value)
     }
 
     /// Ends when somebody wants the job no more ([`JobLookUp::cancel`](super::JobLookUp::cancel)), on whichever node he said so.

@@ -12,6 +12,7 @@ use crate::outbox::{Count, DeliveryList, DeliveryPlace, FailedAttempt, LastFailu
 use crate::queue::JOBS;
 use crate::steadfast::Steadfast;
 use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, Role};
+use crate::store::reports::Reports;
 use crate::store::{Database, Store};
 
 /// Where a job stands.
@@ -323,6 +324,30 @@ impl<Db: Database> JobList<'_, Db> {
     }
 }
 
+/// How far a job is, or was when it last said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// How much is done.
+    pub done: u64,
+    /// Of how much, if that is known.
+    pub total: Option<u64>,
+    /// What it is at.
+    pub doing: Option<String>,
+}
+
+/// A line that a job has told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogLine {
+    /// When.
+    pub at: SystemTime,
+    /// In which attempt, from 1.
+    pub attempt: u32,
+    /// What.
+    pub text: String,
+}
+
 /// A job with everything that is known of it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -343,6 +368,16 @@ pub struct LookedJob {
     pub payload: String,
     /// Every attempt that failed, in order.
     pub failures: Vec<FailedAttempt>,
+    /// How far the last attempt is that has told it.
+    pub progress: Option<Progress>,
+    /// The newest lines that it has told, in order.
+    pub log: Vec<LogLine>,
+    /// How many older ones are not kept.
+    pub log_dropped: u64,
+    /// When it last told something.
+    pub told_at: Option<SystemTime>,
+    /// What came of it, as JSON.
+    pub output: Option<String>,
 }
 
 /// One job: [`Steadfast::job`].
@@ -386,7 +421,30 @@ impl<Db: Database> JobLookUp<'_, Db> {
             failures,
             ..
         } = message;
+        let told = self.steadfast.ask("read what a job told");
+        let (report, lines) = told.read_report(self.id.as_uuid()).await?.unzip();
+        let count = |number: i64| u64::try_from(number).unwrap_or_default();
+        let lines = lines.unwrap_or_default();
+        let log_dropped = report.as_ref().map_or(0, |report| count(report.lines));
         Ok(Some(LookedJob {
+            progress: report.as_ref().and_then(|report| {
+                Some(Progress {
+                    done: count(report.done?),
+                    total: report.total.map(count),
+                    doing: report.doing.clone(),
+                })
+            }),
+            log_dropped: log_dropped.saturating_sub(lines.len() as u64),
+            log: lines
+                .into_iter()
+                .map(|line| LogLine {
+                    at: Timestamp(line.at).into(),
+                    attempt: line.attempt.unsigned_abs(),
+                    text: line.text,
+                })
+                .collect(),
+            told_at: report.as_ref().map(|report| Timestamp(report.at).into()),
+            output: report.and_then(|report| report.output),
             job: ListedJob::read(row, now)?,
             version,
             correlation_id,

@@ -3,11 +3,13 @@
 //! [`Tx::enqueue`](crate::Tx::enqueue) writes a [`Job`] with the end of its transaction, as an event is published: as a message and a
 //! row of the [`queue`](crate::queue). The row has one kind, the job's own, so there is nobody to look for who wants it. From there
 //! on it is a leased row like any other: claimed, worked on by the handler that [`worker`] has for it, tried again, dead in the end
-//! or in the history. A handler is told what it works on by its [`cx`]; people who look after jobs [`look`] at them.
+//! or in the history. A handler is told what it works on by its [`cx`], and tells how it goes by its [`report`]; people who look after jobs
+//! [`look`] at them.
 
 pub(crate) mod cx;
 mod enqueue;
 mod look;
+mod report;
 pub(crate) mod worker;
 
 use std::fmt;
@@ -19,7 +21,10 @@ use uuid::Uuid;
 
 pub use cx::JobCx;
 pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
-pub use look::{CancelRequest, Cancellation, JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob};
+pub use look::{
+    CancelRequest, Cancellation, JobList, JobLookUp, JobPage, JobState, ListedJob, LogLine, LookedJob, Progress,
+};
+pub use report::{LOG_LINE_LENGTH_MAX, LOG_LINES_MAX, OUTPUT_LENGTH_MAX};
 pub use worker::JobHandler;
 pub(crate) use worker::Workers;
 

@@ -10,6 +10,7 @@ mod migrate;
 mod names;
 #[cfg(feature = "postgres")]
 mod postgres;
+pub(crate) mod reports;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 pub(crate) mod streams;
@@ -70,7 +71,7 @@ impl Database for sqlx::Postgres {
 /// Every method that takes a connection runs inside the transaction that is open on it.
 ///
 /// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`], what consumers of
-/// messages from elsewhere ask in [`inbox`].
+/// messages from elsewhere ask in [`inbox`], what running jobs tell in [`reports`].
 #[doc(hidden)]
 pub(crate) trait Store<Db: Database>:
     letters::Letters<Db>
@@ -78,6 +79,7 @@ pub(crate) trait Store<Db: Database>:
     + letters::Operations<Db>
     + streams::Streams<Db>
     + inbox::Inbox<Db>
+    + reports::Reports<Db>
     + Sized
     + Send
     + Sync

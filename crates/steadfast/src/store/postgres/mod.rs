@@ -14,6 +14,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod reports;
 mod stats;
 mod streams;
 mod targets;

@@ -157,6 +157,18 @@ pub(super) async fn delete_aged(
                     SELECT f.ctid
                     FROM doomed AS d
                     CROSS JOIN LATERAL (SELECT ctid FROM steadfast.failures WHERE item = d.id OFFSET 0) AS f))
+            ), untold AS (
+                DELETE FROM steadfast.reports
+                WHERE ctid = ANY (ARRAY (
+                    SELECT r.ctid
+                    FROM doomed AS d
+                    CROSS JOIN LATERAL (SELECT ctid FROM steadfast.reports WHERE item = d.id OFFSET 0) AS r))
+            ), unsaid AS (
+                DELETE FROM steadfast.lines
+                WHERE ctid = ANY (ARRAY (
+                    SELECT l.ctid
+                    FROM doomed AS d
+                    CROSS JOIN LATERAL (SELECT ctid FROM steadfast.lines WHERE item = d.id OFFSET 0) AS l))
             )
             SELECT count(*) FROM gone"
         ),

@@ -16,6 +16,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod reports;
 mod stats;
 mod streams;
 mod targets;

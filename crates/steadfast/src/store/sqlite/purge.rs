@@ -169,6 +169,16 @@ pub(super) async fn delete_aged(
                 ")"
             ),
             concat!(
+                "DELETE FROM steadfast_reports WHERE item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
+                "DELETE FROM steadfast_lines WHERE item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
                 "DELETE FROM steadfast_messages WHERE number IN (SELECT m.number ",
                 finished_messages!(),
                 ")"

@@ -50,6 +50,8 @@ mod letters;
 mod look;
 #[path = "../conformance/purge.rs"]
 mod purge;
+#[path = "../conformance/reports.rs"]
+mod reports;
 #[path = "../conformance/push.rs"]
 mod push;
 #[path = "../conformance/queue.rs"]
