@@ -14,4 +14,4 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.streams TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.entries TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.inbox TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.reports TO my_service;
-GRANT SELECT, INSERT, DELETE ON steadfast.lines TO my_service;
+GRANT SELECT, INSERT, DELETE ON steadfast.lines, steadfast.members TO my_service;

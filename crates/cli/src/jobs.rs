@@ -1,4 +1,4 @@
-//! `steadfast jobs list | show | run-now | cancel`: what is to be done later, where it stands, and what is to become of it.
+//! `steadfast jobs list | show | batch | run-now | cancel`: what is to be done later, where it stands, and what is to become of it.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::confirm::confirm;
 use crate::database::{Access, on_database};
 use crate::deliveries::{ambiguous, shorten};
 use crate::error::{CliError, Exit, Result};
-use crate::job_options::{DecideOptions, JobsVerb, ListOptions, ShowOptions};
+use crate::job_options::{BatchOptions, DecideOptions, JobsVerb, ListOptions, ShowOptions};
 use crate::output::{escape, relative};
 
 /// How many messages may begin alike, so that all of them are seen.
@@ -21,6 +21,7 @@ pub(crate) async fn run(context: &Context, verb: &JobsVerb) -> Result<Exit> {
     match verb {
         JobsVerb::List(options) => list(context, options).await,
         JobsVerb::Show(options) => show(context, options).await,
+        JobsVerb::Batch(options) => batch(context, options).await,
         JobsVerb::RunNow(options) => decide(context, options, Decision::RunNow).await,
         JobsVerb::Cancel(options) => decide(context, options, Decision::Cancel).await,
     }
@@ -115,6 +116,9 @@ async fn list(context: &Context, options: &ListOptions) -> Result<Exit> {
         }
         if let Some(name) = &options.name {
             list = list.name(name);
+        }
+        if let Some(batch) = options.batch {
+            list = list.batch(batch);
         }
         if let Some(code) = &options.code {
             list = list.code(code);
@@ -303,6 +307,60 @@ async fn show(context: &Context, options: &ShowOptions) -> Result<Exit> {
         let looked = look_up.look().await?.ok_or_else(|| not_found(&options.id))?;
         let shown = Looked::new(looked, SystemTime::now());
         context.output.record(&shown, &shown.lines())?;
+        Ok(Exit::Ok)
+    })
+}
+
+/// How the jobs of a batch ended, as it is shown to programs.
+#[derive(Serialize)]
+struct Counted {
+    id: String,
+    jobs: u64,
+    left: u64,
+    completed: u64,
+    cancelled: u64,
+    dead: u64,
+    discarded: u64,
+    forgotten: u64,
+    /// Where the job stands that waits for all of them.
+    callback: Option<&'static str>,
+}
+
+async fn batch(context: &Context, options: &BatchOptions) -> Result<Exit> {
+    on_database!(context, Access::Read, builder => {
+        let sf = builder?.build().await?;
+        let id = options.id;
+        let counts = sf.batch(id).counts().await?.ok_or_else(|| {
+            CliError::new(
+                Exit::NotFound,
+                format!("there is no batch {id}, or it is forgotten"),
+                "write the whole id; `steadfast jobs show` has that of the job which waits for its end",
+            )
+        })?;
+        let callback = sf.job(id.callback()).look().await?;
+        let shown = Counted {
+            id: id.to_string(),
+            jobs: counts.jobs,
+            left: counts.left,
+            completed: counts.completed,
+            cancelled: counts.cancelled,
+            dead: counts.dead,
+            discarded: counts.discarded,
+            forgotten: counts.forgotten(),
+            callback: callback.map(|job| job.job.state.as_str()),
+        };
+        let lines = [
+            ("batch", shown.id.clone()),
+            ("jobs", shown.jobs.to_string()),
+            ("left", shown.left.to_string()),
+            ("completed", shown.completed.to_string()),
+            ("cancelled", shown.cancelled.to_string()),
+            ("dead", shown.dead.to_string()),
+            ("discarded", shown.discarded.to_string()),
+            ("forgotten", shown.forgotten.to_string()),
+            ("at its end", shown.callback.unwrap_or("nothing").to_owned()),
+        ];
+        context.output.record(&shown, &lines)?;
         Ok(Exit::Ok)
     })
 }

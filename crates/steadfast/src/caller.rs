@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::job::{CallerEnqueue, Job};
 use crate::outbox::{Event, NewMessage, Origin, Published};
 use crate::steadfast::Steadfast;
+use crate::store::batches::Batches;
 use crate::store::{self, Begun, Database, Settlement, Store};
 
 /// Our rows in a transaction that you opened: [`Steadfast::on`].
@@ -159,7 +160,7 @@ impl<'c, Db: Database> Caller<'c, Db> {
             origin.set_traceparent(traceparent)?;
         }
         let message = write(&origin)?;
-        let id = message.id;
+        let (id, batch) = (message.id, message.batch);
         self.steadfast
             .ask("is there a transaction")
             .check_guest(self.conn)
@@ -169,6 +170,10 @@ impl<'c, Db: Database> Caller<'c, Db> {
             .ask("publish")
             .publish_as_guest(self.conn, &[message], offset)
             .await?;
+        if let Some(batch) = batch {
+            let store = self.steadfast.ask("join batches");
+            store.join_batches(self.conn, &[(id, batch)]).await?;
+        }
         Ok(id)
     }
 

@@ -121,8 +121,9 @@ pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
 pub use job::{
-    CallerEnqueue, CancelRequest, Cancellation, Enqueue, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp,
-    JobPage, JobState, LOG_LINE_LENGTH_MAX, LOG_LINES_MAX, ListedJob, LogLine, LookedJob, OUTPUT_LENGTH_MAX, Progress,
+    BatchCounts, BatchId, BatchLookUp, CallerEnqueue, CancelRequest, Cancellation, Enqueue, Enqueued, Job, JobCx,
+    JobHandler, JobId, JobList, JobLookUp, JobPage, JobState, LOG_LINE_LENGTH_MAX, LOG_LINES_MAX, ListedJob, LogLine,
+    LookedJob, OUTPUT_LENGTH_MAX, Progress,
 };
 pub use outbox::{
     Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,

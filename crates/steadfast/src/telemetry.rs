@@ -311,6 +311,10 @@ pub(crate) fn row_was_cancelled(kind: &str, item: &Uuid) {
     tracing::info!(kind, %item, "cancelled, as somebody wanted");
 }
 
+pub(crate) fn batch_not_seen(batch: &Uuid, error: &Error) {
+    tracing::warn!(%batch, code = %error.code(), ?error, "nobody could see how a batch stands; it is looked at again");
+}
+
 pub(crate) fn job_not_told(item: &Uuid, error: &Error) {
     tracing::debug!(%item, code = %error.code(), ?error, "what a job told was not written yet");
 }

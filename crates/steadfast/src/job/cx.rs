@@ -8,6 +8,7 @@ use serde::Serialize;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::JobId;
+use super::batch::BatchCounts;
 use super::report::Report;
 use crate::command::Command;
 use crate::error::Result;
@@ -29,6 +30,7 @@ pub struct JobCx<Db: Database> {
     report: OnceLock<(Arc<Report<Db>>, DropGuard)>,
     /// Whether that can be seen while it runs.
     is_live: bool,
+    batch: Option<BatchCounts>,
 }
 
 impl<Db: Database> JobCx<Db> {
@@ -40,7 +42,14 @@ impl<Db: Database> JobCx<Db> {
             lost,
             report: OnceLock::new(),
             is_live,
+            batch: None,
         }
+    }
+
+    /// It was enqueued for the end of a batch, which has come.
+    pub(super) fn after_batch(mut self, counts: Option<BatchCounts>) -> Self {
+        self.batch = counts;
+        self
     }
 
     /// What it has told, if it has.
@@ -81,6 +90,11 @@ impl<Db: Database> JobCx<Db> {
     /// has a transaction of its own: a handler that has one already calls no commands, but writes what they would.
     pub fn command<'c>(&'c self, operation: &'c str, key: &str) -> Command<'c, Db> {
         Command::new(&self.sf, operation, format!("{}:{operation}:{key}", self.key)).retention(RETENTION)
+    }
+
+    /// How the jobs of its batch have ended, if it was enqueued for that ([`Enqueue::when_ended`](super::Enqueue::when_ended)).
+    pub fn batch(&self) -> Option<&BatchCounts> {
+        self.batch.as_ref()
     }
 
     /// Which attempt this is, from 1.

@@ -4,6 +4,7 @@ use std::future::{Future, IntoFuture, Ready, ready};
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
+use super::batch::{BatchId, Batched};
 use super::{Job, JobId};
 use crate::caller::Caller;
 use crate::clock::{ReadDuration, Timestamp};
@@ -31,6 +32,23 @@ macro_rules! due_options {
             self.due = When::At(Timestamp::of(at));
             self
         }
+
+        /// Makes it one of the jobs of a batch. They may be enqueued in several transactions, by several processes, and by jobs of the batch
+        /// themselves, as long as those have not ended.
+        pub fn in_batch(mut self, batch: BatchId) -> Self {
+            self.batch.member_of = Some(batch);
+            self
+        }
+
+        /// Runs it when all jobs of a batch have ended: completed, cancelled, discarded or dead. [`JobCx::batch`](super::JobCx::batch) tells
+        /// how. It has the id of the batch, and there is one.
+        ///
+        /// What is in the batch by then has committed before, or commits with it, or is enqueued by jobs of the batch in a transaction that
+        /// ends them. A dead job that is run again later does not bring it about once more.
+        pub fn when_ended(mut self, batch: BatchId) -> Self {
+            self.batch.callback_of = Some(batch);
+            self
+        }
     };
 }
 
@@ -40,12 +58,13 @@ pub struct Enqueue<'t, Db: Database, J> {
     tx: &'t mut Tx<Db>,
     job: &'t J,
     due: When,
+    batch: Batched,
 }
 
 impl<'t, Db: Database, J: Job> Enqueue<'t, Db, J> {
     pub(crate) fn new(tx: &'t mut Tx<Db>, job: &'t J) -> Self {
-        let due = When::After(Duration::ZERO);
-        Self { tx, job, due }
+        let (due, batch) = (When::After(Duration::ZERO), Batched::default());
+        Self { tx, job, due, batch }
     }
 
     due_options!();
@@ -56,7 +75,8 @@ impl<Db: Database, J: Job> IntoFuture for Enqueue<'_, Db, J> {
     type IntoFuture = Ready<Result<JobId>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        ready(self.tx.add_job(|origin| NewMessage::of_job(self.job, self.due, origin)))
+        let write = |origin: &_| Ok(self.batch.mark(NewMessage::of_job(self.job, self.due, origin)?));
+        ready(self.tx.add_job(write))
     }
 }
 
@@ -66,12 +86,18 @@ pub struct CallerEnqueue<'c, Db: Database, J> {
     caller: Caller<'c, Db>,
     job: &'c J,
     due: When,
+    batch: Batched,
 }
 
 impl<'c, Db: Database, J: Job> CallerEnqueue<'c, Db, J> {
     pub(crate) fn new(caller: Caller<'c, Db>, job: &'c J) -> Self {
-        let due = When::After(Duration::ZERO);
-        Self { caller, job, due }
+        let (due, batch) = (When::After(Duration::ZERO), Batched::default());
+        Self {
+            caller,
+            job,
+            due,
+            batch,
+        }
     }
 
     due_options!();
@@ -83,9 +109,15 @@ impl<'c, Db: Database, J: Job> IntoFuture for CallerEnqueue<'c, Db, J> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let Self { caller, job, due } = self;
+            let Self {
+                caller,
+                job,
+                due,
+                batch,
+            } = self;
             let steadfast = caller.steadfast().clone();
-            let id = caller.write(|origin| NewMessage::of_job(job, due, origin)).await?;
+            let write = |origin: &_| Ok(batch.mark(NewMessage::of_job(job, due, origin)?));
+            let id = caller.write(write).await?;
             Ok(Enqueued {
                 id: JobId::of(id),
                 steadfast,

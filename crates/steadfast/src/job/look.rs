@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
 use super::JobId;
+use super::batch::BatchId;
 use crate::audit::AuditEntry;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
@@ -243,6 +244,12 @@ impl<Db: Database> JobList<'_, Db> {
     /// Only those of this name, whatever their version.
     pub fn name(mut self, name: &str) -> Self {
         self.list = self.list.target(format!("{JOBS}{name}"));
+        self
+    }
+
+    /// Only those of this batch.
+    pub fn batch(mut self, batch: BatchId) -> Self {
+        self.list.filter.batch = Some(batch.as_uuid());
         self
     }
 

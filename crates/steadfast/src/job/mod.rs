@@ -4,8 +4,9 @@
 //! row of the [`queue`](crate::queue). The row has one kind, the job's own, so there is nobody to look for who wants it. From there
 //! on it is a leased row like any other: claimed, worked on by the handler that [`worker`] has for it, tried again, dead in the end
 //! or in the history. A handler is told what it works on by its [`cx`], and tells how it goes by its [`report`]; people who look after jobs
-//! [`look`] at them.
+//! [`look`] at them. Jobs that belong together are a [`batch`].
 
+pub(crate) mod batch;
 pub(crate) mod cx;
 mod enqueue;
 mod look;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+pub use batch::{BatchCounts, BatchId, BatchLookUp};
 pub use cx::JobCx;
 pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
 pub use look::{

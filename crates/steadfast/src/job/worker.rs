@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::Job;
+use super::batch::Waits;
 use super::cx::JobCx;
 use crate::clock::ReadDuration;
 use crate::command::AsyncReact;
@@ -202,9 +203,15 @@ impl<Db: Database> Declared for Worker<Db> {
 impl<Db: Database> Worker<Db> {
     async fn attempt(self: &Arc<Self>, sf: &Steadfast<Db>, row: &Row) -> Ended {
         let claimed = &row.claimed;
+        let batch = match Waits::look(sf, &claimed.message).await {
+            Waits::Not => None,
+            Waits::NoLonger(counts) => Some(counts),
+            Waits::Still(not_now) => return Ended::Failed(not_now),
+        };
         // On SQLite nobody can write while a handler has its transaction.
         let is_live = Db::Store::NEEDS_ANNOUNCEMENTS || matches!(self.call, Call::Outside(_));
-        let cx = Arc::new(JobCx::new(sf.clone(), claimed.clone(), row.lost.clone(), is_live));
+        let cx = JobCx::new(sf.clone(), claimed.clone(), row.lost.clone(), is_live);
+        let cx = Arc::new(cx.after_batch(batch));
         let ended = match &self.call {
             Call::Outside(call) => {
                 let calling = async { call(&cx)?.await };

@@ -72,6 +72,8 @@ pub(crate) struct NewMessage {
     /// What one must know to work on it, if it is a job; `None`: it is an event, and goes to whoever wants its type.
     pub(crate) kind: Option<Arc<str>>,
     pub(crate) due: When,
+    /// The batch that it belongs to, if it is a job.
+    pub(crate) batch: Option<Uuid>,
     pub(crate) expires_after: Option<Duration>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) redacted: Option<String>,
@@ -146,6 +148,7 @@ impl NewMessage {
             version,
             kind: None,
             due: When::After(Duration::ZERO),
+            batch: None,
             expires_after: None,
             ordering_key: None,
             redacted: (!redacted.is_empty()).then(|| json!(redacted).to_string()),

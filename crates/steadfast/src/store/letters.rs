@@ -60,6 +60,8 @@ pub(crate) struct DeliveryFilter {
     pub(crate) due_after: Option<Timestamp>,
     /// Of what is pending: whether it was tried before.
     pub(crate) is_tried: Option<bool>,
+    /// Jobs of this batch.
+    pub(crate) batch: Option<Uuid>,
 }
 
 /// What rows stand for.
@@ -125,11 +127,13 @@ impl DeliveryFilter {
             due_until: None,
             due_after: None,
             is_tried: None,
+            batch: None,
         }
     }
 }
 
-/// Binds a filter to `$1` to `$9` and `$11` to `$16`, and how many rows are wanted to `$10`. Each statement has those up to `$13`.
+/// Binds a filter to `$1` to `$9` and `$11` to `$17`, and how many rows are wanted to `$10`. Each statement has those up to `$13`, and
+/// the last.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! bind_filter {
     ($query:expr, $filter:expr, $limit:expr) => {{
@@ -151,6 +155,7 @@ macro_rules! bind_filter {
             .bind(filter.due_until.map(|at| at.0))
             .bind(filter.due_after.map(|at| at.0))
             .bind(filter.is_tried)
+            .bind(filter.batch.map(|batch| batch.to_string()))
     }};
 }
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

@@ -4,6 +4,7 @@
 //! side can be compared. Nothing here knows handlers, transports or policies, and nothing here opens a
 //! connection of its own while a transaction is open.
 
+pub(crate) mod batches;
 pub(crate) mod inbox;
 pub(crate) mod letters;
 mod migrate;
@@ -71,7 +72,8 @@ impl Database for sqlx::Postgres {
 /// Every method that takes a connection runs inside the transaction that is open on it.
 ///
 /// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`], what consumers of
-/// messages from elsewhere ask in [`inbox`], what running jobs tell in [`reports`].
+/// messages from elsewhere ask in [`inbox`], what running jobs tell in [`reports`], and
+/// how batches stand in [`batches`].
 #[doc(hidden)]
 pub(crate) trait Store<Db: Database>:
     letters::Letters<Db>
@@ -80,6 +82,7 @@ pub(crate) trait Store<Db: Database>:
     + streams::Streams<Db>
     + inbox::Inbox<Db>
     + reports::Reports<Db>
+    + batches::Batches<Db>
     + Sized
     + Send
     + Sync

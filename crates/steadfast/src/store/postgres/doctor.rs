@@ -24,7 +24,7 @@ const PROCESS_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const POOLER_REMEDY: &str = "use a pooler in session mode, or connect directly: in transaction mode a connection meets what others have prepared";
 
 /// What a service needs on each table, as `docs/guide/grants.sql` says.
-const RIGHTS: [(&str, &[&str]); 15] = [
+const RIGHTS: [(&str, &[&str]); 19] = [
     ("migrations", &["SELECT"]),
     ("keys", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("leases", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
@@ -40,6 +40,10 @@ const RIGHTS: [(&str, &[&str]); 15] = [
     ("operations", &["SELECT", "INSERT", "UPDATE"]),
     ("streams", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("entries", &["SELECT", "INSERT", "DELETE"]),
+    ("inbox", &["SELECT", "INSERT", "DELETE"]),
+    ("reports", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("lines", &["SELECT", "INSERT", "DELETE"]),
+    ("members", &["SELECT", "INSERT", "DELETE"]),
 ];
 
 pub(super) async fn examine(store: &PostgresStore) -> Result<Vec<Check>> {

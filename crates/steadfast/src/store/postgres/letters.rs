@@ -93,7 +93,8 @@ macro_rules! fitting {
             "'
                OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
                OR coalesce(m.created_at > timestamptz 'epoch' + $12 * interval '1 microsecond', true))
-          AND ($13::boolean IS NULL OR (left(q.kind, 4) = 'job:') = $13) "
+          AND ($13::boolean IS NULL OR (left(q.kind, 4) = 'job:') = $13)
+          AND ($17::text IS NULL OR q.item IN (SELECT item FROM steadfast.members WHERE batch = $17::text::uuid)) "
         )
     };
 }

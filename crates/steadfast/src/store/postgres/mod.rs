@@ -4,6 +4,7 @@
 //! lock only makes meeting a duplicate cheap.
 
 mod audit;
+mod batches;
 mod breakers;
 mod doctor;
 mod inbox;

@@ -82,7 +82,8 @@ macro_rules! fitting {
             "'
                OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
                OR coalesce(m.created_at > $12, true))
-          AND ($13 IS NULL OR (substr(q.kind, 1, 4) = 'job:') = $13) "
+          AND ($13 IS NULL OR (substr(q.kind, 1, 4) = 'job:') = $13)
+          AND ($17 IS NULL OR q.item IN (SELECT item FROM steadfast_members WHERE batch = $17)) "
         )
     };
 }

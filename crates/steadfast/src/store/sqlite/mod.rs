@@ -5,6 +5,7 @@
 //! for a turn on the writer, so a process never meets its own lock.
 
 mod audit;
+mod batches;
 mod breakers;
 mod doctor;
 mod gate;

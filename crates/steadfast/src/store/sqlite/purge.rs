@@ -178,6 +178,19 @@ pub(super) async fn delete_aged(
                 finished_messages!(),
                 ")"
             ),
+            // A batch is known for as long as the job that waits for it, or if there is none as its jobs.
+            concat!(
+                "DELETE FROM steadfast_members WHERE batch IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
+                "DELETE FROM steadfast_members
+                 WHERE NOT EXISTS (SELECT 1 FROM steadfast_messages AS w WHERE w.id = steadfast_members.batch)
+                   AND item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
             concat!(
                 "DELETE FROM steadfast_messages WHERE number IN (SELECT m.number ",
                 finished_messages!(),

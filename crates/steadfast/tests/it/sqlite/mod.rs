@@ -56,6 +56,8 @@ mod reports;
 mod push;
 #[path = "../conformance/queue.rs"]
 mod queue;
+#[path = "../conformance/job_batches.rs"]
+mod job_batches;
 #[path = "../conformance/jobs.rs"]
 mod jobs;
 #[path = "../conformance/sinks.rs"]

@@ -29,3 +29,14 @@ CREATE TABLE steadfast.lines (
 
     CONSTRAINT lines_one PRIMARY KEY (item, number)
 );
+
+-- A job that belongs to a batch. The job that waits for the end of the batch has its id.
+CREATE TABLE steadfast.members (
+    item  uuid NOT NULL,  -- the job
+    batch uuid NOT NULL,
+
+    CONSTRAINT members_one PRIMARY KEY (item)
+);
+
+-- For those who look whether all of them have ended.
+CREATE INDEX members_by_batch ON steadfast.members (batch, item);

@@ -28,3 +28,14 @@ CREATE TABLE steadfast_lines (
 
     CONSTRAINT lines_one PRIMARY KEY (item, number)
 ) WITHOUT ROWID;
+
+-- A job that belongs to a batch. The job that waits for the end of the batch has its id.
+CREATE TABLE steadfast_members (
+    item  TEXT NOT NULL,  -- the job
+    batch TEXT NOT NULL,
+
+    CONSTRAINT members_one PRIMARY KEY (item)
+) WITHOUT ROWID;
+
+-- For those who look whether all of them have ended.
+CREATE INDEX steadfast_members_by_batch ON steadfast_members (batch, item);
