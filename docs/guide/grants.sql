@@ -16,3 +16,5 @@ GRANT SELECT, INSERT, DELETE ON steadfast.entries TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.inbox TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.schedules TO my_service;
 GRANT SELECT, INSERT, DELETE ON steadfast.ticks TO my_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.reports TO my_service;
+GRANT SELECT, INSERT, DELETE ON steadfast.lines, steadfast.members TO my_service;

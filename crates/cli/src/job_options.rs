@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use steadfast::{JobId, JobState};
+use steadfast::{BatchId, JobId, JobState};
 
 use crate::delivery_options::Because;
 
@@ -14,6 +14,8 @@ pub(crate) enum JobsVerb {
     List(ListOptions),
     /// Show one job: where it stands, what it is about, and every attempt that failed
     Show(ShowOptions),
+    /// Count the jobs of a batch by how they ended
+    Batch(BatchOptions),
     /// Run a job now, with all its attempts, whether it is dead, waits for its next attempt or is scheduled; audited
     RunNow(DecideOptions),
     /// Say that a job is not wanted any more; audited
@@ -24,7 +26,7 @@ impl JobsVerb {
     pub(crate) fn operator(&self) -> Option<&str> {
         match self {
             Self::RunNow(options) | Self::Cancel(options) => options.because.operator.as_deref(),
-            Self::List(_) | Self::Show(_) => None,
+            Self::List(_) | Self::Show(_) | Self::Batch(_) => None,
         }
     }
 }
@@ -37,6 +39,9 @@ pub(crate) struct ListOptions {
     /// Only jobs of this name
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Only jobs of this batch
+    #[arg(long, value_name = "ID")]
+    pub(crate) batch: Option<BatchId>,
     /// Only jobs whose last failure has this code
     #[arg(long)]
     pub(crate) code: Option<String>,
@@ -66,6 +71,12 @@ pub(crate) struct ShowOptions {
     /// Show what is masked otherwise
     #[arg(long)]
     pub(crate) reveal: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BatchOptions {
+    /// The id of the batch: that of the job which waits for its end
+    pub(crate) id: BatchId,
 }
 
 #[derive(Args)]

@@ -1,9 +1,9 @@
-//! `steadfast jobs list | show | run-now | cancel`: what is to be done later, where it stands, and what is to become of it.
+//! `steadfast jobs list | show | batch | run-now | cancel`: what is to be done later, where it stands, and what is to become of it.
 
 use std::time::SystemTime;
 
 use serde::Serialize;
-use steadfast::{Database, JobId, JobState, ListedJob, LookedJob, Steadfast};
+use steadfast::{Cancellation, Database, JobId, JobState, ListedJob, LookedJob, Steadfast};
 
 use crate::Context;
 use crate::change::check_reason;
@@ -11,7 +11,7 @@ use crate::confirm::confirm;
 use crate::database::{Access, on_database};
 use crate::deliveries::{ambiguous, shorten};
 use crate::error::{CliError, Exit, Result};
-use crate::job_options::{DecideOptions, JobsVerb, ListOptions, ShowOptions};
+use crate::job_options::{BatchOptions, DecideOptions, JobsVerb, ListOptions, ShowOptions};
 use crate::output::{escape, relative};
 
 /// How many messages may begin alike, so that all of them are seen.
@@ -21,6 +21,7 @@ pub(crate) async fn run(context: &Context, verb: &JobsVerb) -> Result<Exit> {
     match verb {
         JobsVerb::List(options) => list(context, options).await,
         JobsVerb::Show(options) => show(context, options).await,
+        JobsVerb::Batch(options) => batch(context, options).await,
         JobsVerb::RunNow(options) => decide(context, options, Decision::RunNow).await,
         JobsVerb::Cancel(options) => decide(context, options, Decision::Cancel).await,
     }
@@ -39,6 +40,9 @@ struct Shown {
     leased_until: Option<String>,
     finished_at: Option<String>,
     detail: Option<String>,
+    cancel_requested_at: Option<String>,
+    cancel_requested_by: Option<String>,
+    cancel_reason: Option<String>,
     failed_at: Option<String>,
     code: Option<String>,
     error: Option<String>,
@@ -65,6 +69,9 @@ impl Shown {
             leased_until: moment(job.leased_until),
             finished_at: moment(job.finished_at),
             detail: job.detail.clone(),
+            cancel_requested_at: moment(job.cancel_request.as_ref().map(|request| request.at)),
+            cancel_requested_by: job.cancel_request.as_ref().map(|request| request.operator.clone()),
+            cancel_reason: job.cancel_request.as_ref().map(|request| request.reason.clone()),
             failed_at: moment(failure.map(|failure| failure.at)),
             code: failure.map(|failure| failure.code.clone()),
             error: failure.map(|failure| failure.message.clone()),
@@ -72,8 +79,19 @@ impl Shown {
         }
     }
 
+    /// Who wants it no more, while it is running.
+    fn cancel_request(&self) -> String {
+        let said = |text: &Option<String>| escape(text.as_deref().unwrap_or_default());
+        format!(
+            "cancel requested by {}: {}",
+            said(&self.cancel_requested_by),
+            said(&self.cancel_reason)
+        )
+    }
+
     fn row(&self) -> Vec<String> {
         let what = match (&self.detail, &self.code, &self.error) {
+            _ if self.cancel_requested_at.is_some() => self.cancel_request(),
             (Some(detail), ..) => escape(detail),
             (None, Some(code), Some(error)) => shorten(&format!("{}: {}", escape(code), escape(error))),
             _ => String::new(),
@@ -98,6 +116,9 @@ async fn list(context: &Context, options: &ListOptions) -> Result<Exit> {
         }
         if let Some(name) = &options.name {
             list = list.name(name);
+        }
+        if let Some(batch) = options.batch {
+            list = list.batch(batch);
         }
         if let Some(code) = &options.code {
             list = list.code(code);
@@ -131,6 +152,40 @@ struct Looked {
     redacted: Vec<String>,
     payload: serde_json::Value,
     failures: Vec<Failed>,
+    told_at: Option<String>,
+    progress: Option<Progressed>,
+    output: Option<serde_json::Value>,
+    log: Vec<Line>,
+    log_dropped: u64,
+}
+
+/// How far it is.
+#[derive(Serialize)]
+struct Progressed {
+    done: u64,
+    total: Option<u64>,
+    doing: Option<String>,
+}
+
+impl Progressed {
+    fn line(&self) -> String {
+        let how_far = match self.total {
+            Some(total) => format!("{} of {total}", self.done),
+            None => self.done.to_string(),
+        };
+        match &self.doing {
+            Some(doing) => format!("{how_far}: {}", escape(doing)),
+            None => how_far,
+        }
+    }
+}
+
+/// A line that it has told.
+#[derive(Serialize)]
+struct Line {
+    at: String,
+    attempt: u32,
+    text: String,
 }
 
 /// An attempt that failed.
@@ -145,7 +200,12 @@ struct Failed {
 
 impl Looked {
     fn new(looked: LookedJob, now: SystemTime) -> Self {
-        let payload = serde_json::from_str(&looked.payload).unwrap_or_else(|_| looked.payload.clone().into());
+        let read = |json: &str| serde_json::from_str(json).unwrap_or_else(|_| json.into());
+        let lines = looked.log.into_iter().map(|line| Line {
+            at: steadfast::rfc3339(line.at),
+            attempt: line.attempt,
+            text: line.text,
+        });
         let failures = looked.failures.into_iter().map(|failed| Failed {
             attempt: failed.attempt,
             at: steadfast::rfc3339(failed.at),
@@ -160,8 +220,17 @@ impl Looked {
             causation_id: looked.causation_id,
             traceparent: looked.traceparent,
             redacted: looked.redacted,
-            payload,
+            payload: read(&looked.payload),
             failures: failures.collect(),
+            told_at: looked.told_at.map(steadfast::rfc3339),
+            progress: looked.progress.map(|progress| Progressed {
+                done: progress.done,
+                total: progress.total,
+                doing: progress.doing,
+            }),
+            output: looked.output.as_deref().map(read),
+            log: lines.collect(),
+            log_dropped: looked.log_dropped,
         }
     }
 
@@ -187,6 +256,9 @@ impl Looked {
             ("causation", &self.causation_id),
             ("trace", &self.traceparent),
         ];
+        if let Some(at) = &job.cancel_requested_at {
+            lines.push(("cancel", format!("{}, {at}", job.cancel_request())));
+        }
         let known = known.into_iter();
         lines.extend(known.filter_map(|(name, value)| Some((name, escape(value.as_deref()?)))));
         lines.push(("payload", escape(&self.payload.to_string())));
@@ -194,6 +266,22 @@ impl Looked {
             lines.push(("redacted", escape(&self.redacted.join(", "))));
         }
         let failures = self.failures.iter();
+        if let Some(progress) = &self.progress {
+            lines.push(("progress", progress.line()));
+        }
+        if let Some(output) = &self.output {
+            lines.push(("output", escape(&output.to_string())));
+        }
+        if self.log_dropped > 0 {
+            lines.push(("log", format!("{} older lines are not kept", self.log_dropped)));
+        }
+        let log = self.log.iter();
+        lines.extend(log.map(|line| {
+            (
+                "log",
+                format!("{} attempt {}: {}", line.at, line.attempt, escape(&line.text)),
+            )
+        }));
         lines.extend(failures.map(|failed| {
             let Failed {
                 attempt, at, failure, ..
@@ -223,6 +311,60 @@ async fn show(context: &Context, options: &ShowOptions) -> Result<Exit> {
     })
 }
 
+/// How the jobs of a batch ended, as it is shown to programs.
+#[derive(Serialize)]
+struct Counted {
+    id: String,
+    jobs: u64,
+    left: u64,
+    completed: u64,
+    cancelled: u64,
+    dead: u64,
+    discarded: u64,
+    forgotten: u64,
+    /// Where the job stands that waits for all of them.
+    callback: Option<&'static str>,
+}
+
+async fn batch(context: &Context, options: &BatchOptions) -> Result<Exit> {
+    on_database!(context, Access::Read, builder => {
+        let sf = builder?.build().await?;
+        let id = options.id;
+        let counts = sf.batch(id).counts().await?.ok_or_else(|| {
+            CliError::new(
+                Exit::NotFound,
+                format!("there is no batch {id}, or it is forgotten"),
+                "write the whole id; `steadfast jobs show` has that of the job which waits for its end",
+            )
+        })?;
+        let callback = sf.job(id.callback()).look().await?;
+        let shown = Counted {
+            id: id.to_string(),
+            jobs: counts.jobs,
+            left: counts.left,
+            completed: counts.completed,
+            cancelled: counts.cancelled,
+            dead: counts.dead,
+            discarded: counts.discarded,
+            forgotten: counts.forgotten(),
+            callback: callback.map(|job| job.job.state.as_str()),
+        };
+        let lines = [
+            ("batch", shown.id.clone()),
+            ("jobs", shown.jobs.to_string()),
+            ("left", shown.left.to_string()),
+            ("completed", shown.completed.to_string()),
+            ("cancelled", shown.cancelled.to_string()),
+            ("dead", shown.dead.to_string()),
+            ("discarded", shown.discarded.to_string()),
+            ("forgotten", shown.forgotten.to_string()),
+            ("at its end", shown.callback.unwrap_or("nothing").to_owned()),
+        ];
+        context.output.record(&shown, &lines)?;
+        Ok(Exit::Ok)
+    })
+}
+
 #[derive(Clone, Copy)]
 enum Decision {
     RunNow,
@@ -236,6 +378,8 @@ struct Decided<'d> {
     verb: &'static str,
     operator: &'d str,
     reason: &'d str,
+    /// What came of it.
+    done: &'static str,
 }
 
 async fn decide(context: &Context, options: &DecideOptions, decision: Decision) -> Result<Exit> {
@@ -250,15 +394,21 @@ async fn decide(context: &Context, options: &DecideOptions, decision: Decision) 
                 ("run_now", "due now", "it is the same job, with all its attempts")
             }
             Decision::Cancel => {
-                if !confirm(context, &format!("Cancel the job {id}? It is never run."))? {
+                if !confirm(context, &format!("Cancel the job {id}? It is not run again."))? {
                     context.output.remark("nothing was changed");
                     return Ok(Exit::Failed);
                 }
-                sf.job(id).cancel(operator, reason).await?;
-                ("cancel", "cancelled", "it is never run")
+                match sf.job(id).cancel(operator, reason).await? {
+                    Cancellation::Done => ("cancel", "cancelled", "it is not run again"),
+                    Cancellation::Requested => (
+                        "cancel",
+                        "requested",
+                        "it is running, and told to stop; it may end completed, but it is not tried again",
+                    ),
+                }
             }
         };
-        let decided = Decided { id: id.to_string(), verb, operator, reason };
+        let decided = Decided { id: id.to_string(), verb, operator, reason, done };
         let lines = [
             (done, id.to_string()),
             ("meaning", meaning.to_owned()),

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::job::{CallerEnqueue, Job};
 use crate::outbox::{Event, NewMessage, Origin, Published};
 use crate::steadfast::Steadfast;
+use crate::store::batches::Batches;
 use crate::store::{self, Begun, Database, Settlement, Store};
 
 /// Our rows in a transaction that you opened: [`Steadfast::on`].
@@ -152,9 +153,13 @@ impl<'c, Db: Database> Caller<'c, Db> {
     pub(crate) async fn write(self, write: impl FnOnce(&Origin) -> Result<NewMessage>) -> Result<Uuid> {
         let steadfast = self.steadfast;
         let (message, conn) = self.begin_writing(write).await?;
-        let (id, offset) = (message.id, steadfast.clock().ahead());
+        let (id, batch, offset) = (message.id, message.batch, steadfast.clock().ahead());
         let store = steadfast.ask("publish");
-        store.publish_as_guest(conn, &[message], offset).await?;
+        store.publish_as_guest(&mut *conn, &[message], offset).await?;
+        if let Some(batch) = batch {
+            let store = steadfast.ask("join batches");
+            store.join_batches(conn, &[(id, batch)]).await?;
+        }
         Ok(id)
     }
 

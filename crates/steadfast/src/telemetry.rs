@@ -346,6 +346,22 @@ pub(crate) fn schedules_not_seen(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "schedules could not be looked at; it is tried again");
 }
 
+pub(crate) fn row_was_cancelled(kind: &str, item: &Uuid) {
+    tracing::info!(kind, %item, "cancelled, as somebody wanted");
+}
+
+pub(crate) fn batch_not_seen(batch: &Uuid, error: &Error) {
+    tracing::warn!(%batch, code = %error.code(), ?error, "nobody could see how a batch stands; it is looked at again");
+}
+
+pub(crate) fn job_not_told(item: &Uuid, error: &Error) {
+    tracing::debug!(%item, code = %error.code(), ?error, "what a job told was not written yet");
+}
+
+pub(crate) fn job_lines_lost(item: &Uuid) {
+    tracing::warn!(%item, "a job has ended, and what it told last could not be written");
+}
+
 /// What there is of a kind in the queue.
 pub(crate) fn queue_is(kind: &KindStats) {
     for (state, count) in [("pending", kind.pending), ("leased", kind.leased), ("dead", kind.dead)] {

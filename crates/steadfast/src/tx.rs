@@ -17,6 +17,7 @@ use crate::job::{Enqueue, Job, JobCx, JobId};
 use crate::lease::Lease;
 use crate::outbox::{Aggregate, Event, EventCx, MessageId, NewMessage, Origin, Publications};
 use crate::steadfast::Steadfast;
+use crate::store::batches::Batches;
 use crate::store::{self, Database, LookUp, Seal, Settlement, Store};
 
 /// How long a ROLLBACK may take, and a look after it. They are quick, unless something else is running on the connection.
@@ -278,8 +279,19 @@ impl<Db: Database> Tx<Db> {
             .await
     }
 
+    /// Writes which of the jobs belong to a batch, if any does.
+    async fn join_batches(&mut self) -> Result<()> {
+        let members = self.published.members();
+        if members.is_empty() {
+            return Ok(());
+        }
+        let store = self.steadfast.ask("join batches");
+        store.join_batches(&mut *held(&mut self.held), &members).await
+    }
+
     /// Stores the end of the command. False: a live record of the same key is there already.
     pub(crate) async fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool> {
+        self.join_batches().await?;
         let settlement = Settlement {
             messages: &self.published.messages,
             ..*settlement
@@ -309,6 +321,7 @@ impl<Db: Database> Tx<Db> {
 
     /// Makes a transaction without a key ready to commit. With a lease, its row leaves the queue; false: the lease is lost.
     pub(crate) async fn seal(&mut self, lease: Option<&Lease>) -> Result<bool> {
+        self.join_batches().await?;
         let seal = Seal {
             lease,
             messages: &self.published.messages,

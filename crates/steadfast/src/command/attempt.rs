@@ -129,7 +129,7 @@ pub(crate) async fn in_transaction<Db: Database>(
     match Box::pin(execute::transact(sf, &options, lease, handler)).await {
         Ok(Ok(())) => Ended::Settled,
         Ok(Err(failure)) => Ended::Failed(failure),
-        Err(error) if error.code() == Code::LeaseLost => Ended::Lost,
+        Err(error) if error.code() == Code::LeaseLost => Ended::Unsettled,
         Err(error) => Ended::Failed(rolled_back(error)),
     }
 }

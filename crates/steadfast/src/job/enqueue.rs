@@ -4,6 +4,7 @@ use std::future::{Future, IntoFuture, Ready, ready};
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
+use super::batch::{BatchId, Batched};
 use super::{Job, JobId, Priority};
 use crate::caller::Caller;
 use crate::clock::{ReadDuration, Timestamp};
@@ -21,6 +22,7 @@ pub(crate) struct EnqueueOptions {
     pub(crate) queue: Option<String>,
     pub(crate) priority: Priority,
     pub(crate) limit_key: Option<String>,
+    pub(crate) batch: Batched,
 }
 
 impl Default for EnqueueOptions {
@@ -30,6 +32,7 @@ impl Default for EnqueueOptions {
             queue: None,
             priority: Priority::Normal,
             limit_key: None,
+            batch: Batched::default(),
         }
     }
 }
@@ -71,6 +74,23 @@ macro_rules! enqueue_options {
             self.options.limit_key = Some(key.to_owned());
             self
         }
+
+        /// Makes it one of the jobs of a batch. They may be enqueued in several transactions, by several processes, and by jobs of the batch
+        /// themselves, as long as those have not ended.
+        pub fn in_batch(mut self, batch: BatchId) -> Self {
+            self.options.batch.member_of = Some(batch);
+            self
+        }
+
+        /// Runs it when all jobs of a batch have ended: completed, cancelled, discarded or dead. [`JobCx::batch`](super::JobCx::batch) tells
+        /// how. It has the id of the batch, and there is one.
+        ///
+        /// What is in the batch by then has committed before, or commits with it, or is enqueued by jobs of the batch in a transaction that
+        /// ends them. A dead job that is run again later does not bring it about once more.
+        pub fn when_ended(mut self, batch: BatchId) -> Self {
+            self.options.batch.callback_of = Some(batch);
+            self
+        }
     };
 }
 pub(super) use enqueue_options;
@@ -97,10 +117,8 @@ impl<Db: Database, J: Job> IntoFuture for Enqueue<'_, Db, J> {
     type IntoFuture = Ready<Result<JobId>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        ready(
-            self.tx
-                .add_job(|origin| NewMessage::of_job(self.job, &self.options, origin)),
-        )
+        let write = |origin: &_| NewMessage::of_job(self.job, &self.options, origin);
+        ready(self.tx.add_job(write))
     }
 }
 

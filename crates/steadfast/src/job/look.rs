@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
 use super::JobId;
+use super::batch::BatchId;
 use crate::audit::AuditEntry;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::{Code, Error, Result};
@@ -12,6 +13,7 @@ use crate::outbox::{Count, DeliveryList, DeliveryPlace, FailedAttempt, LastFailu
 use crate::queue::JOBS;
 use crate::steadfast::Steadfast;
 use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, Role};
+use crate::store::reports::Reports;
 use crate::store::{Database, Store};
 
 /// Where a job stands.
@@ -83,6 +85,37 @@ impl JobState {
     }
 }
 
+/// Somebody wants a job no more that is running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CancelRequest {
+    /// When that was said.
+    pub at: SystemTime,
+    /// By whom.
+    pub operator: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl CancelRequest {
+    fn take(row: &mut DeliveryRow) -> Option<Self> {
+        Some(Self {
+            at: Timestamp(row.cancel_at?).into(),
+            operator: row.cancel_by.take().unwrap_or_default(),
+            reason: row.cancel_reason.take().unwrap_or_default(),
+        })
+    }
+}
+
+/// What [`JobLookUp::cancel`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancellation {
+    /// It is cancelled, and never run again.
+    Done,
+    /// It is running, and whoever runs it is told to stop. It may have succeeded before.
+    Requested,
+}
+
 /// A job, as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,6 +140,8 @@ pub struct ListedJob {
     pub finished_at: Option<SystemTime>,
     /// Why it was cancelled or discarded.
     pub detail: Option<String>,
+    /// Who wants it no more, while it is running.
+    pub cancel_request: Option<CancelRequest>,
     /// Why the last attempt that failed did.
     pub last_failure: Option<LastFailure>,
 }
@@ -122,6 +157,7 @@ impl ListedJob {
             enqueued_at: moment(row.created_at),
             due_at: moment(row.due_at),
             last_failure: LastFailure::take(&mut row),
+            cancel_request: CancelRequest::take(&mut row),
             holder: row.holder,
             leased_until: moment(row.leased_until),
             finished_at: moment(row.finished_at),
@@ -211,6 +247,12 @@ impl<Db: Database> JobList<'_, Db> {
         self
     }
 
+    /// Only those of this batch.
+    pub fn batch(mut self, batch: BatchId) -> Self {
+        self.list.filter.batch = Some(batch.as_uuid());
+        self
+    }
+
     /// Only those whose last failure has this code.
     pub fn code(mut self, code: impl Into<String>) -> Self {
         self.list = self.list.code(code);
@@ -289,6 +331,30 @@ impl<Db: Database> JobList<'_, Db> {
     }
 }
 
+/// How far a job is, or was when it last said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// How much is done.
+    pub done: u64,
+    /// Of how much, if that is known.
+    pub total: Option<u64>,
+    /// What it is at.
+    pub doing: Option<String>,
+}
+
+/// A line that a job has told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogLine {
+    /// When.
+    pub at: SystemTime,
+    /// In which attempt, from 1.
+    pub attempt: u32,
+    /// What.
+    pub text: String,
+}
+
 /// A job with everything that is known of it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -309,6 +375,16 @@ pub struct LookedJob {
     pub payload: String,
     /// Every attempt that failed, in order.
     pub failures: Vec<FailedAttempt>,
+    /// How far the last attempt is that has told it.
+    pub progress: Option<Progress>,
+    /// The newest lines that it has told, in order.
+    pub log: Vec<LogLine>,
+    /// How many older ones are not kept.
+    pub log_dropped: u64,
+    /// When it last told something.
+    pub told_at: Option<SystemTime>,
+    /// What came of it, as JSON.
+    pub output: Option<String>,
 }
 
 /// One job: [`Steadfast::job`].
@@ -352,7 +428,30 @@ impl<Db: Database> JobLookUp<'_, Db> {
             failures,
             ..
         } = message;
+        let told = self.steadfast.ask("read what a job told");
+        let (report, lines) = told.read_report(self.id.as_uuid()).await?.unzip();
+        let count = |number: i64| u64::try_from(number).unwrap_or_default();
+        let lines = lines.unwrap_or_default();
+        let log_dropped = report.as_ref().map_or(0, |report| count(report.lines));
         Ok(Some(LookedJob {
+            progress: report.as_ref().and_then(|report| {
+                Some(Progress {
+                    done: count(report.done?),
+                    total: report.total.map(count),
+                    doing: report.doing.clone(),
+                })
+            }),
+            log_dropped: log_dropped.saturating_sub(lines.len() as u64),
+            log: lines
+                .into_iter()
+                .map(|line| LogLine {
+                    at: Timestamp(line.at).into(),
+                    attempt: line.attempt.unsigned_abs(),
+                    text: line.text,
+                })
+                .collect(),
+            told_at: report.as_ref().map(|report| Timestamp(report.at).into()),
+            output: report.and_then(|report| report.output),
             job: ListedJob::read(row, now)?,
             version,
             correlation_id,
@@ -370,16 +469,23 @@ impl<Db: Database> JobLookUp<'_, Db> {
     /// # Errors
     /// SF117 if somebody works on it. SF102 if there is no such job, or it has ended.
     pub async fn run_now(self, operator: &str, reason: &str) -> Result<()> {
-        self.change("job.run_now", operator, reason, None).await
+        self.change("job.run_now", operator, reason, Wish::RunNow)
+            .await
+            .map(drop)
     }
 
-    /// It is not wanted any more: it is never run.
+    /// It is not wanted any more: it is never run, or never run again.
+    ///
+    /// If somebody works on it, on whatever node, he is [told](super::JobCx::cancelled). Between completed and cancelled there is one
+    /// winner: a handler with a transaction that has not committed by now is rolled back; one without a transaction that succeeds all the
+    /// same has completed the job; and however else the attempt ends, the job is cancelled. To ask again changes nothing.
+    ///
+    /// On SQLite, this waits for a handler that has a transaction, as everybody who writes does.
     ///
     /// # Errors
-    /// SF117 if somebody works on it. SF102 if there is no such job, or it has ended.
-    pub async fn cancel(self, operator: &str, reason: &str) -> Result<()> {
-        self.change("job.cancel", operator, reason, Some(JobState::Cancelled))
-            .await
+    /// SF102 if there is no such job, or it has ended in another way.
+    pub async fn cancel(self, operator: &str, reason: &str) -> Result<Cancellation> {
+        self.change("job.cancel", operator, reason, Wish::Cancel).await
     }
 
     /// Its row, in the queue or in the history.
@@ -389,35 +495,55 @@ impl<Db: Database> JobLookUp<'_, Db> {
         Ok(rows.into_iter().find(|row| row.kind.starts_with(JOBS)))
     }
 
-    /// Ends it in this state, or lets it begin anew.
-    async fn change(self, action: &str, operator: &str, reason: &str, ends_in: Option<JobState>) -> Result<()> {
+    /// Ends it, or lets it begin anew.
+    async fn change(self, action: &str, operator: &str, reason: &str, wish: Wish) -> Result<Cancellation> {
         let id = self.id;
         let Some(found) = self.row().await? else {
             let message = format!("there is no job {id}; `steadfast jobs list` shows those that are there");
             return Err(Error::new(Code::InputInvalid, message));
         };
+        if wish == Wish::Cancel && found.state == JobState::Cancelled.as_str() {
+            return Ok(Cancellation::Done);
+        }
         let name = found.target().trim_start_matches(JOBS);
         let entry = AuditEntry::new(operator, action, format!("{id} {name}")).because(reason);
         let (entry, found) = (&entry, &found);
         let changed = self.steadfast.transact(async |tx| {
             let row = tx.lock_delivery(MessageId::of(id.as_uuid()), found.target()).await?;
             let row = row.ok_or_else(|| has_ended(id, found))?;
-            refuse_running(id, &row)?;
             let rows: [(Uuid, String); 1] = [(row.item, row.kind.clone())];
-            match ends_in {
-                Some(state) => tx.end_deliveries(&rows, state.as_str(), reason).await?,
-                None => {
+            let is_running = row.state == "leased";
+            match wish {
+                Wish::Cancel if is_running && row.cancel_at.is_some() => return Ok(Some(row.holder)),
+                Wish::Cancel if is_running => tx.request_cancel(&rows[0], operator, reason).await?,
+                Wish::Cancel => tx.end_deliveries(&rows, JobState::Cancelled.as_str(), reason).await?,
+                Wish::RunNow => {
+                    refuse_running(id, &row)?;
                     tx.take_keys_back(&rows).await?;
                     tx.requeue(&rows).await?;
                 }
             }
             tx.audit(entry).await?;
-            Ok(())
+            Ok(is_running.then_some(row.holder))
         });
-        changed.await.map_err(Error::unwrapped)?;
-        self.steadfast.rows_were_committed();
-        Ok(())
+        match changed.await.map_err(Error::unwrapped)? {
+            Some(holder) => {
+                self.steadfast.row_was_cancelled(&holder.unwrap_or_default()).await;
+                Ok(Cancellation::Requested)
+            }
+            None => {
+                self.steadfast.rows_were_committed();
+                Ok(Cancellation::Done)
+            }
+        }
     }
+}
+
+/// What is to become of a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    RunNow,
+    Cancel,
 }
 
 fn has_ended(id: JobId, found: &DeliveryRow) -> Error {

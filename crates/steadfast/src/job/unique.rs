@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
+use super::batch::BatchId;
 use super::enqueue::enqueue_options;
 use super::{CallerEnqueue, Enqueue, EnqueueOptions, Job, JobId, JobState, Priority};
 use crate::caller::Caller;
@@ -16,6 +17,7 @@ use crate::clock::{Offset, ReadDuration, Timestamp};
 use crate::command::attempt;
 use crate::error::{Code, Error, Result};
 use crate::outbox::{NewMessage, When};
+use crate::store::batches::Batches;
 use crate::store::jobs::{Jobs, UniqueHolder, UniqueWish};
 use crate::store::letters::Letters;
 use crate::store::{Database, Store};
@@ -252,13 +254,13 @@ async fn enqueue<Db: Database>(
     };
     let holder = store.take_unique(conn, &wish, offset).await?;
     if holder.item == wish.item {
-        store.publish_as_guest(conn, &[message], offset).await?;
+        write::<Db>(store, conn, offset, message).await?;
         return Ok(made(UniqueOutcome::Enqueued));
     }
     let state = store.lock_row(conn, holder.item, &holder.kind).await?;
     if !has_key(&holder, state.as_deref(), uniqueness.lasts) {
         store.hand_over_unique(conn, &wish, offset).await?;
-        store.publish_as_guest(conn, &[message], offset).await?;
+        write::<Db>(store, conn, offset, message).await?;
         return Ok(made(UniqueOutcome::Enqueued));
     }
     let found = |outcome| {
@@ -275,7 +277,7 @@ async fn enqueue<Db: Database>(
             let cancelled = JobState::Cancelled.as_str();
             store.end_deliveries(conn, &rows, cancelled, &detail, offset).await?;
             store.hand_over_unique(conn, &wish, offset).await?;
-            store.publish_as_guest(conn, &[message], offset).await?;
+            write::<Db>(store, conn, offset, message).await?;
             Ok(made(UniqueOutcome::Replaced))
         }
         (UniqueConflict::Reschedule, Some("pending")) => {
@@ -284,6 +286,20 @@ async fn enqueue<Db: Database>(
         }
         (UniqueConflict::Replace | UniqueConflict::Reschedule, Some("leased")) => found(UniqueOutcome::Running),
         _ => found(UniqueOutcome::Found),
+    }
+}
+
+async fn write<Db: Database>(
+    store: &Db::Store,
+    conn: &mut Db::Connection,
+    offset: Offset,
+    message: NewMessage,
+) -> Result<()> {
+    let member = message.batch.map(|batch| (message.id, batch));
+    store.publish_as_guest(conn, &[message], offset).await?;
+    match member {
+        Some(member) => store.join_batches(conn, &[member]).await,
+        None => Ok(()),
     }
 }
 

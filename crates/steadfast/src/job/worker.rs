@@ -1,13 +1,16 @@
 //! The handlers of jobs that this process has, and the work that they are to the engine.
 
+use std::any::Any;
 use std::marker::PhantomData;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 
+use super::batch::Waits;
 use super::cx::JobCx;
 use super::{Job, Priority};
 use crate::clock::ReadDuration;
@@ -20,7 +23,7 @@ use crate::queue::{Ended, JOBS, Place, Row, Work, WorkId, WorkOptions};
 use crate::registry::{Declared, Registry};
 use crate::retry::RetryPolicy;
 use crate::steadfast::Steadfast;
-use crate::store::Database;
+use crate::store::{Database, Store};
 use crate::tx::Tx;
 
 /// What a node must know to run a job of this version that stands here: `job:NAME`, and behind an `@` what is not as usual, the version, a
@@ -217,22 +220,52 @@ impl<Db: Database> Declared for Worker<Db> {
 impl<Db: Database> Worker<Db> {
     async fn attempt(self: &Arc<Self>, sf: &Steadfast<Db>, row: &Row) -> Ended {
         let claimed = &row.claimed;
-        let cx = JobCx::new(sf.clone(), claimed.message.clone(), claimed.attempt, row.lost.clone());
-        match &self.call {
+        let batch = match Waits::look(sf, &claimed.message).await {
+            Waits::Not => None,
+            Waits::NoLonger(counts) => Some(counts),
+            Waits::Still(not_now) => return Ended::Failed(not_now),
+        };
+        // On SQLite nobody can write while a handler has its transaction.
+        let is_live = Db::Store::NEEDS_ANNOUNCEMENTS || matches!(self.call, Call::Outside(_));
+        let cx = JobCx::new(sf.clone(), claimed.clone(), row.lost.clone(), is_live);
+        let cx = Arc::new(cx.after_batch(batch));
+        let ended = match &self.call {
             Call::Outside(call) => {
                 let calling = async { call(&cx)?.await };
-                attempt::outside(sf, self.time_limit, &row.id(), calling).await
+                let id = row.id();
+                let calling = attempt::outside(sf, self.time_limit, &id, calling);
+                match AssertUnwindSafe(calling).catch_unwind().await {
+                    Ok(ended) => ended,
+                    Err(panic) => return go_on_panicking(&cx, panic).await,
+                }
             }
             Call::InTx(_) => {
                 let running = Running {
                     worker: self.clone(),
-                    cx: Arc::new(cx),
+                    cx: cx.clone(),
                     row,
                 };
                 attempt::in_transaction(sf, self.time_limit, Some(&claimed.lease), running).await
             }
+        };
+        if let Some(report) = cx.report() {
+            match &ended {
+                Ended::Settled => report.has_ended(),
+                ended => report.end(matches!(ended, Ended::Done(_))).await,
+            }
         }
+        ended
     }
+}
+
+/// The last lines of a handler that has panicked are the ones to read.
+async fn go_on_panicking<Db: Database>(cx: &JobCx<Db>, panic: Box<dyn Any + Send>) -> Ended {
+    #[cfg(feature = "testing")]
+    let panic = crate::testing::crash_on(panic);
+    if let Some(report) = cx.report() {
+        report.end(false).await;
+    }
+    resume_unwind(panic)
 }
 
 /// A handler of a job at work: in its own queue, and in all others that this process has declared.
@@ -312,6 +345,10 @@ impl<Db: Database> InTransaction<Db> for Running<'_, Db> {
             unreachable!("only what runs in a transaction is called in one")
         };
         tx.belongs_to_job(self.cx.clone());
-        call(tx, &self.cx.message().payload)?.await
+        call(tx, &self.cx.message().payload)?.await?;
+        if let Some(report) = self.cx.report() {
+            report.end_in(tx).await?;
+        }
+        Ok(())
     }
 }

@@ -332,6 +332,11 @@ impl<Db: Database> Tx<Db> {
         store.requeue(conn, rows, offset).await
     }
 
+    pub(crate) async fn request_cancel(&mut self, row: &(Uuid, String), operator: &str, reason: &str) -> Result<()> {
+        let (store, conn, offset) = self.parts("ask for the end of a job");
+        store.request_cancel(conn, row, operator, reason, offset).await
+    }
+
     pub(crate) async fn end_deliveries(
         &mut self,
         rows: &[(Uuid, String)],

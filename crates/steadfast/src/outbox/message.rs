@@ -79,6 +79,8 @@ pub(crate) struct NewMessage {
     /// The key of which there is one job at a time, if it is such a job.
     pub(crate) unique_key: Option<String>,
     pub(crate) due: When,
+    /// The batch that it belongs to, if it is a job.
+    pub(crate) batch: Option<Uuid>,
     pub(crate) expires_after: Option<Duration>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) redacted: Option<String>,
@@ -155,12 +157,12 @@ impl NewMessage {
             }
             (Some(key), Some(queue)) => Some(format!("{KEY}{queue} {key}")),
         };
-        Ok(Self {
+        Ok(options.batch.mark(Self {
             kind: Some(worker::kind(J::NAME, J::VERSION, queue, options.priority)),
             chain,
             due: options.due,
             ..Self::new(J::NAME, J::VERSION, J::REDACTED, payload, origin)
-        })
+        }))
     }
 
     /// Puts the job of a schedule into it, as it is stored there.
@@ -186,6 +188,7 @@ impl NewMessage {
             chain: None,
             unique_key: None,
             due: When::After(Duration::ZERO),
+            batch: None,
             expires_after: None,
             ordering_key: None,
             redacted: (!redacted.is_empty()).then(|| json!(redacted).to_string()),

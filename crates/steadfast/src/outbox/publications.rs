@@ -54,6 +54,14 @@ impl Publications {
         Ok(id)
     }
 
+    /// The jobs that belong to a batch, and to which.
+    pub(crate) fn members(&self) -> Vec<(Uuid, Uuid)> {
+        let members = self.messages.iter();
+        members
+            .filter_map(|message| Some((message.id, message.batch?)))
+            .collect()
+    }
+
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             messages: self.messages.len(),

@@ -310,7 +310,12 @@ impl<Db: Database> Engine<Db> {
             () = stopping.cancelled() => false,
             () = tokio::time::sleep_until(until.into()) => Instant::now() >= look_at,
             () = sf.wake().here.notified(), if hears => true,
-            () = self.line.woken(), if hears => true,
+            holders = self.line.woken(), if hears => {
+                if holders.iter().any(|holder| **holder == *self.holder) {
+                    sf.wake().notes_cancel();
+                }
+                true
+            }
             Some(ended) = self.ended.recv() => {
                 self.note(ended);
                 if is_full {
@@ -546,10 +551,12 @@ async fn said_aside<Db: Database>(aside: &mut Option<JoinHandle<Aside<Db>>>) -> 
 }
 
 /// Works on rows of one kind to their end, or until the leases of all of them are lost. A panic is a failure like any other, of each
-/// of them.
+/// of them. What nobody wants any more is not begun.
 pub(super) async fn run<Db: Database>(work: Arc<dyn Work<Db>>, sf: Steadfast<Db>, mut rows: Vec<Row>) -> EndedRows {
     let lost = rows.extract_if(.., |row| row.lost.is_cancelled());
     let mut ended: EndedRows = lost.map(|row| (row.claimed, Ended::Lost)).collect();
+    let cancelled = rows.extract_if(.., |row| row.claimed.cancel.is_requested());
+    ended.extend(cancelled.map(|row| (row.claimed, Ended::GivenBack)));
     if rows.is_empty() {
         return ended;
     }

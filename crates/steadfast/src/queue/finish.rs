@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::engine::{BUSY_PAUSE, Engine, Held};
 use super::line::{Line, statement_limit};
 use super::renew::letting_go;
-use super::{Back, Claimed, Done, Ended, FailureRow, Untouched, done_word, is_key};
+use super::{Back, Claimed, Done, Ended, FailureRow, JOBS, PutBack, Untouched, done_word, is_key};
 use crate::clock::{Offset, random};
 use crate::error::{Code, Error, Result};
 use crate::failure::{Failure, FailureKind};
@@ -129,7 +129,7 @@ impl<'f> Tally<'f> {
             let result = match &finished.ended {
                 Ended::Settled => done_word(&finished.held.claimed.lease.kind),
                 Ended::Lost => "lost",
-                Ended::Done(_) | Ended::Skipped(_) | Ended::Failed(_) | Ended::GivenBack => continue,
+                _ => continue,
             };
             let kind = &*finished.held.claimed.lease.kind;
             *self.counts.entry((kind, result)).or_default() += 1;
@@ -240,7 +240,7 @@ impl<Db: Database> Engine<Db> {
         let mut sorted = Sorted::default();
         for finished in std::mem::take(&mut self.finished) {
             let part = match finished.ended {
-                Ended::Failed(_) => &mut sorted.failed,
+                Ended::Failed(_) | Ended::Unsettled => &mut sorted.failed,
                 Ended::GivenBack => &mut sorted.given_back,
                 _ => &mut sorted.ended,
             };
@@ -304,7 +304,14 @@ async fn say<Db: Database>(finished: &[Finished], line: &mut Line<Db>, offset: O
     }
     if !ends.back.is_empty() {
         let asking = async |store: &Db::Store, link: &mut _| store.put_back(link, &ends.back, offset).await;
-        let untouched = line.ask("put rows back", limit, asking).await?;
+        let PutBack { untouched, cancelled } = line.ask("put rows back", limit, asking).await?;
+        let cancelled = Named::of(&cancelled);
+        let ended = ends.back.iter().map(|back| back.lease);
+        for lease in ended.filter(|lease| cancelled.has(lease)) {
+            telemetry::row_was_cancelled(&lease.kind, &lease.item);
+            tally.add(std::iter::once((lease, "cancelled")), &untouched);
+        }
+        ends.told.retain(|told| !cancelled.has(&told.claimed.lease));
         // What has died may have left a letter, which is due.
         let back_in = ends.back.iter().map(|back| back.after.unwrap_or_default()).min();
         answer.back_at = back_in.map(|back_in| Instant::now() + back_in);
@@ -332,12 +339,14 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
             state: done_word(&lease.kind),
             detail: detail.as_deref(),
             was_busy: finished.was_busy,
+            yields: false,
         }),
         Ended::Skipped(why) => ends.done.push(Done {
             lease,
             state: "skipped",
             detail: Some(why),
             was_busy: finished.was_busy,
+            yields: false,
         }),
         Ended::Failed(failure) => {
             let back = back(finished, failure);
@@ -349,20 +358,42 @@ fn judge<'f>(finished: &'f Finished, ends: &mut Ends<'f>) {
             });
             ends.back.push(back);
         }
-        Ended::GivenBack => ends.back.push(Back {
-            lease,
-            after: Some(Duration::ZERO),
-            gives_attempt_back: true,
-            leaves_chain: None,
-            key: key_of(&finished.held.claimed),
-            failure: None,
-        }),
+        Ended::GivenBack => ends.back.push(at_once(&finished.held.claimed, true)),
+        // Which of the two it is, the database says. It may be put back only if neither is.
+        Ended::Unsettled => {
+            ends.told.push(Told {
+                claimed: &finished.held.claimed,
+                after: Some(Duration::ZERO),
+                is_put_off: true,
+                code: "unsettled",
+            });
+            ends.back.push(at_once(&finished.held.claimed, false));
+        }
     }
 }
 
-fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
+/// A row that is due as before.
+fn at_once(claimed: &Claimed, gives_attempt_back: bool) -> Back<'_> {
+    Back {
+        lease: &claimed.lease,
+        after: Some(Duration::ZERO),
+        gives_attempt_back,
+        leaves_chain: None,
+        key: key_of(claimed),
+        failure: None,
+        cancelled: None,
+    }
+}
+
+fn back<'f>(finished: &'f Finished, failure: &'f Failure) -> Back<'f> {
     let claimed = &finished.held.claimed;
     let (lease, attempt) = (&claimed.lease, claimed.attempt);
+    if failure.kind() == FailureKind::Cancelled && lease.kind.starts_with(JOBS) {
+        return Back {
+            cancelled: Some(failure.message()),
+            ..at_once(claimed, false)
+        };
+    }
     let options = &finished.held.options;
     let elapsed = claimed.elapsed + finished.ended_at.duration_since(finished.held.claimed_at);
     let decision = match failure.kind() {
@@ -389,6 +420,7 @@ fn back<'f>(finished: &'f Finished, failure: &Failure) -> Back<'f> {
             .filter(|chain| after.is_none() && options.dead_make_room && !is_key(chain)),
         key: key_of(claimed),
         failure: (!is_snooze).then(|| failure_row(attempt, failure)),
+        cancelled: None,
     }
 }
 

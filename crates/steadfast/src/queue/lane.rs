@@ -371,6 +371,7 @@ mod tests {
             due_for: Duration::ZERO,
             chain: None,
             is_suspect: false,
+            cancel: super::super::Cancel::default(),
             message: message.into(),
         };
         Row {

@@ -83,15 +83,17 @@ impl<Db: Database> Line<Db> {
         answer
     }
 
-    /// Waits until another process announces something, or the connection is lost.
-    pub(super) async fn woken(&mut self) {
+    /// Waits until another process announces something, or the connection is lost. It says who is to look after his rows, because
+    /// one of them was cancelled.
+    pub(super) async fn woken(&mut self) -> Vec<String> {
         let heard = match &mut self.link {
             Some(link) => self.sf.store().woken(link).await,
             None => std::future::pending().await,
         };
-        if heard.is_err() {
+        heard.unwrap_or_else(|_| {
             self.close();
-        }
+            Vec::new()
+        })
     }
 
     /// Closes it until it is needed again.

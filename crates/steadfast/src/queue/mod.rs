@@ -9,6 +9,7 @@
 //! ([`outbox`](crate::outbox)). [`engine`] is the loop; it asks [`claim`] for rows over its [`line`], [`share`]s its hands among them, lets them through [`lane`]s, [`renew`]s what it holds, and [`finish`]es
 //! what has ended; [`wake`] tells it when there may be something to do.
 
+mod cancel;
 mod claim;
 mod engine;
 mod finish;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub(crate) use cancel::Cancel;
 pub(crate) use engine::{Engine, Pace, TROUBLE};
 pub(crate) use finish::{BACK_MAX, failure_row};
 pub(crate) use health::Health;
@@ -234,6 +236,8 @@ pub(crate) struct Claimed {
     pub(crate) chain: Option<Arc<str>>,
     /// Whether its lease has expired so often that no other such row is worked on beside it.
     pub(crate) is_suspect: bool,
+    /// Whether somebody wants it no more.
+    pub(crate) cancel: Cancel,
     pub(crate) message: Arc<Message>,
 }
 
@@ -268,6 +272,8 @@ pub(crate) enum Ended {
     Skipped(&'static str),
     /// It is not done.
     Failed(Failure),
+    /// It was done in a transaction that could not take the row along, and is undone: the row is somebody else's, or cancelled.
+    Unsettled,
     /// Somebody else has the row.
     Lost,
     /// It goes back as if it had not been claimed: nobody has begun it, or the process is about to stop.
@@ -283,6 +289,8 @@ pub(crate) struct Done<'d> {
     pub(crate) detail: Option<&'d str>,
     /// Whether somebody else was just writing it when this was said before.
     pub(crate) was_busy: bool,
+    /// Whether it counts only if nobody has cancelled it.
+    pub(crate) yields: bool,
 }
 
 /// What renewing leases came to.
@@ -291,6 +299,16 @@ pub(crate) struct Renewed {
     /// Before the database was asked, and after whatever had to be waited for: they last from a little later.
     pub(crate) from: Instant,
     pub(crate) untouched: Untouched,
+    /// Those that somebody wants no more.
+    pub(crate) cancelled: Vec<(Uuid, String)>,
+}
+
+/// What putting rows back came to.
+#[derive(Debug, Default)]
+pub(crate) struct PutBack {
+    pub(crate) untouched: Untouched,
+    /// Those that nobody gets any more, because they were cancelled.
+    pub(crate) cancelled: Vec<(Uuid, String)>,
 }
 
 /// Leased rows that a statement has left as they are.
@@ -303,7 +321,7 @@ pub(crate) struct Untouched {
     pub(crate) busy: Vec<(Uuid, String)>,
 }
 
-/// A row that goes back, to be claimed again or to be looked at by people.
+/// A row that goes back, to be claimed again or to be looked at by people; unless it was cancelled: then this is its end.
 #[derive(Debug)]
 pub(crate) struct Back<'b> {
     pub(crate) lease: &'b Lease,
@@ -317,6 +335,8 @@ pub(crate) struct Back<'b> {
     pub(crate) key: Option<&'b str>,
     /// What is written into its history of errors.
     pub(crate) failure: Option<FailureRow>,
+    /// Why it is cancelled by whoever worked on it. Somebody else may have cancelled it all the same.
+    pub(crate) cancelled: Option<&'b str>,
 }
 
 /// An attempt that failed, as it is kept.

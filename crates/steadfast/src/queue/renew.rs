@@ -54,10 +54,15 @@ impl<Db: Database> Engine<Db> {
         held.map(|held| held.renew_at.min(held.lost_at)).min()
     }
 
-    /// Renews what has to be, and lets go of what is lost.
+    /// Renews what has to be, lets go of what is lost, and tells who works on what somebody wants no more.
     pub(super) async fn renew(&mut self) -> Result<()> {
         let_go::<Db>(self.sf.store(), &self.held, &mut HashSet::new());
         let now = Instant::now();
+        if self.sf.wake().takes_cancel() {
+            // Which of them it is, the renewal finds out.
+            let renewed = self.held.values_mut();
+            renewed.for_each(|held| held.renew_at = held.renew_at.min(now));
+        }
         let ours = || {
             let held = self.held.values();
             held.filter(|held| !held.is_taken && !held.lost.is_cancelled())
@@ -82,8 +87,12 @@ impl<Db: Database> Engine<Db> {
             .ask_while(is_alone, "renew leases", limit, async |store, link| {
                 store.renew(link, &pairs, offset).await
             });
-        let Renewed { from, untouched } = letting_go::<Db, _>(&sf, &self.held, asking).await?;
-        let [lost, busy] = [&untouched.lost, &untouched.busy].map(|rows| {
+        let Renewed {
+            from,
+            untouched,
+            cancelled,
+        } = letting_go::<Db, _>(&sf, &self.held, asking).await?;
+        let [lost, busy, cancelled] = [&untouched.lost, &untouched.busy, &cancelled].map(|rows| {
             let names = rows.iter().map(|(item, kind)| (*item, &**kind));
             names.collect::<HashSet<_>>()
         });
@@ -96,6 +105,9 @@ impl<Db: Database> Engine<Db> {
                     held.note_busy(from);
                 } else {
                     held.renewed(from, *lease);
+                }
+                if cancelled.contains(&name) {
+                    held.claimed.cancel.request();
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! where it would cost every business transaction dearly. Neither is needed for anything to be found: a process may die
 //! between its commit and the signal, and plain SQL announces nothing. The engine looks by itself from time to time.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -27,6 +27,8 @@ pub(crate) struct Wake {
     /// For the engine of this process. It keeps one signal that came while nobody waited.
     pub(crate) here: Notify,
     elsewhere: AtomicU8,
+    /// Whether somebody has cancelled a row that this process works on.
+    cancel: AtomicBool,
 }
 
 impl Wake {
@@ -38,6 +40,16 @@ impl Wake {
             _ => None,
         };
         self.elsewhere.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE)
+    }
+
+    /// Somebody has cancelled a row that this process may work on.
+    pub(super) fn notes_cancel(&self) {
+        self.cancel.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody has, since this was last asked.
+    pub(super) fn takes_cancel(&self) -> bool {
+        self.cancel.swap(false, Ordering::AcqRel)
     }
 
     /// Whether the teller is done: nobody has asked meanwhile.
@@ -66,6 +78,17 @@ impl<Db: Database> Steadfast<Db> {
                 }
             }
         });
+    }
+}
+
+impl<Db: Database> Steadfast<Db> {
+    /// Tells whoever works on a row that it was cancelled. Should he not hear it, he finds out when he renews his lease.
+    pub(crate) async fn row_was_cancelled(&self, holder: &str) {
+        self.wake().notes_cancel();
+        self.wake().here.notify_one();
+        if let Err(error) = self.store().announce_cancel(holder).await {
+            telemetry::not_announced(&error);
+        }
     }
 }
 

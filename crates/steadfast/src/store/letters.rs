@@ -60,6 +60,8 @@ pub(crate) struct DeliveryFilter {
     pub(crate) due_after: Option<Timestamp>,
     /// Of what is pending: whether it was tried before.
     pub(crate) is_tried: Option<bool>,
+    /// Jobs of this batch.
+    pub(crate) batch: Option<Uuid>,
 }
 
 /// What rows stand for.
@@ -125,11 +127,13 @@ impl DeliveryFilter {
             due_until: None,
             due_after: None,
             is_tried: None,
+            batch: None,
         }
     }
 }
 
-/// Binds a filter to `$1` to `$9` and `$11` to `$16`, and how many rows are wanted to `$10`. Each statement has those up to `$13`.
+/// Binds a filter to `$1` to `$9` and `$11` to `$17`, and how many rows are wanted to `$10`. Each statement has those up to `$13`, and
+/// the last.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! bind_filter {
     ($query:expr, $filter:expr, $limit:expr) => {{
@@ -151,6 +155,7 @@ macro_rules! bind_filter {
             .bind(filter.due_until.map(|at| at.0))
             .bind(filter.due_after.map(|at| at.0))
             .bind(filter.is_tried)
+            .bind(filter.batch.map(|batch| batch.to_string()))
     }};
 }
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -171,6 +176,10 @@ pub(crate) struct DeliveryRow {
     pub(crate) holder: Option<String>,
     pub(crate) finished_at: Option<i64>,
     pub(crate) detail: Option<String>,
+    /// When somebody said that it is wanted no more, while somebody else worked on it.
+    pub(crate) cancel_at: Option<i64>,
+    pub(crate) cancel_by: Option<String>,
+    pub(crate) cancel_reason: Option<String>,
     pub(crate) event_type: Option<String>,
     pub(crate) ordering_key: Option<String>,
     pub(crate) created_at: Option<i64>,
@@ -335,6 +344,15 @@ pub(crate) trait Letters<Db: Database> {
         rows: &[DeliveryKey],
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// Says of a row that somebody works on that it is wanted no more, by whom and why.
+    fn request_cancel(
+        &self,
+        conn: &mut Db::Connection,
+        row: &DeliveryKey,
+        operator: &str,
+        reason: &str,
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Moves rows to the history, in this state and with this detail.
     fn end_deliveries(
         &self,
@@ -458,6 +476,9 @@ readers! {
         holder: plain,
         finished_at: plain,
         detail: plain,
+        cancel_at: plain,
+        cancel_by: plain,
+        cancel_reason: plain,
         event_type: plain,
         ordering_key: plain,
         created_at: plain,

@@ -4,6 +4,7 @@
 //! side can be compared. Nothing here knows handlers, transports or policies, and nothing here opens a
 //! connection of its own while a transaction is open.
 
+pub(crate) mod batches;
 pub(crate) mod inbox;
 pub(crate) mod jobs;
 pub(crate) mod letters;
@@ -11,6 +12,7 @@ mod migrate;
 mod names;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+pub(crate) mod reports;
 pub(crate) mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -38,7 +40,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, KnownKind, Renewed, Untouched};
+use crate::queue::{Back, Claim, Claims, Done, KnownKind, PutBack, Renewed, Untouched};
 
 /// A database Steadfast works on: [`sqlx::Sqlite`] or [`sqlx::Postgres`], chosen by the pool you have.
 ///
@@ -74,7 +76,8 @@ impl Database for sqlx::Postgres {
 /// Every method that takes a connection runs inside the transaction that is open on it.
 ///
 /// What people ask about deliveries, targets and bulk operations is in [`letters`], what push asks in [`streams`], what consumers of
-/// messages from elsewhere ask in [`inbox`], and what schedules ask in [`schedules`].
+/// messages from elsewhere ask in [`inbox`], what schedules ask in [`schedules`], what running jobs tell in [`reports`], and how batches
+/// stand in [`batches`].
 #[doc(hidden)]
 pub(crate) trait Store<Db: Database>:
     letters::Letters<Db>
@@ -84,6 +87,8 @@ pub(crate) trait Store<Db: Database>:
     + inbox::Inbox<Db>
     + jobs::Jobs<Db>
     + schedules::Schedules<Db>
+    + reports::Reports<Db>
+    + batches::Batches<Db>
     + Sized
     + Send
     + Sync
@@ -218,10 +223,12 @@ pub(crate) trait Store<Db: Database>:
     fn open_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
     /// Opens one that hears nothing.
     fn open_deaf_link(&self) -> impl Future<Output = Result<Self::Link>> + Send;
-    /// Waits until another process announces something. It may be dropped at any time.
-    fn woken(&self, link: &mut Self::Link) -> impl Future<Output = Result<()>> + Send;
+    /// Waits until another process announces something, and says whose rows were cancelled. It may be dropped at any time.
+    fn woken(&self, link: &mut Self::Link) -> impl Future<Output = Result<Vec<String>>> + Send;
     /// Tells other processes that there may be something to do.
     fn announce(&self) -> impl Future<Output = Result<()>> + Send;
+    /// Tells whoever holds leases under this name that one of its rows was cancelled.
+    fn announce_cancel(&self, holder: &str) -> impl Future<Output = Result<()>> + Send;
     /// Claims rows that are due or whose lease has expired.
     fn claim(
         &self,
@@ -229,7 +236,7 @@ pub(crate) trait Store<Db: Database>:
         claim: &Claim<'_>,
         offset: Offset,
     ) -> impl Future<Output = Result<Claims>> + Send;
-    /// Renews leases, and says which rows it has left as they are.
+    /// Renews leases, and says which rows it has left as they are, and which were cancelled.
     fn renew(
         &self,
         link: &mut Self::Link,
@@ -256,13 +263,13 @@ pub(crate) trait Store<Db: Database>:
         lease: Duration,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Puts rows back or buries them, and says which of them it has left as they are.
+    /// Puts rows back or buries them, ends those that were cancelled, and says which of them it has left as they are.
     fn put_back(
         &self,
         link: &mut Self::Link,
         back: &[Back<'_>],
         offset: Offset,
-    ) -> impl Future<Output = Result<Untouched>> + Send;
+    ) -> impl Future<Output = Result<PutBack>> + Send;
     /// Says that a node knows these kinds, now.
     fn see_kinds(
         &self,

@@ -13,6 +13,7 @@ mod postgres;
 mod sqlite;
 
 mod crash;
+mod job_crash;
 mod kit;
 mod operate_crash;
 mod schedule_crash;

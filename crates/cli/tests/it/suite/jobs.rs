@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use steadfast::{Failure, FailureClass, Job, JobCx, JobId, Steadfast};
+use steadfast::{BatchId, Failure, FailureClass, Job, JobCx, JobId, Steadfast};
 
 use super::{Database, Db};
 use crate::process::Call;
@@ -152,7 +152,7 @@ async fn a_job_is_run_now_or_cancelled_with_a_reason() {
     let cancel = |flags: &str| office.call(&format!("jobs cancel {never} --reason withdrawn {flags}"));
     cancel("").run().await.refused(2, "nobody can be asked", "add --yes");
     let said = cancel("--yes").run().await.ok();
-    assert!(said.contains("it is never run"), "{said}");
+    assert!(said.contains("it is not run again"), "{said}");
     let listed = office.call("jobs list --state cancelled --json").run().await.ok();
     assert!(listed.contains(r#""detail":"withdrawn""#), "{listed}");
     let late = office.call(&format!("jobs run-now {never} --reason x")).run().await;
@@ -161,4 +161,87 @@ async fn a_job_is_run_now_or_cancelled_with_a_reason() {
     unknown.refused(3, "there is no job whose id begins with ffff", "jobs list");
     let odd = office.call("jobs list --state done").run().await;
     assert!(odd.exit == 2 && odd.err.contains("waiting_retry"), "{}", odd.err);
+}
+
+/// Tells how it goes, and waits until it is cancelled.
+#[derive(Serialize, Deserialize)]
+struct Export;
+
+impl Job for Export {
+    const NAME: &'static str = "books.export";
+}
+
+#[tokio::test]
+async fn a_running_job_shows_what_it_tells_and_is_cancelled() {
+    let office = Office::open().await;
+    let handler = office.sf.handler::<Export>().lease("1s");
+    handler.run_outside_boxed(|cx: &JobCx<Db>, _: Export| {
+        Box::pin(async move {
+            cx.progress_with(1, 2, "page 1");
+            cx.log("page 1 is written");
+            cx.cancelled().await;
+            Err(Failure::cancelled())
+        })
+    });
+    let enqueued = office.sf.transact(async |tx| Ok(tx.enqueue(&Export).await?));
+    let id = enqueued.await.unwrap();
+    let working = tokio::spawn({
+        let sf = office.sf.clone();
+        async move { sf.dispatch().await }
+    });
+    let shown = async || office.call(&format!("jobs show {id}")).run().await.ok();
+    let mut said = shown().await;
+    while !said.contains("page 1 is written") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        said = shown().await;
+    }
+    assert!(said.contains("progress     1 of 2: page 1\n"), "{said}");
+    let cancelled = office.call(&format!("jobs cancel {id} --operator ann --reason withdrawn --yes"));
+    let cancelled = cancelled.run().await.ok();
+    assert!(cancelled.contains("it is running, and told to stop"), "{cancelled}");
+    while office.count("jobs list --json --state cancelled").await == 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    office.sf.stop();
+    working.await.unwrap().unwrap();
+    let said = shown().await;
+    assert!(said.contains("because      withdrawn\n"), "{said}");
+    assert!(said.contains("attempt 1: page 1 is written"), "{said}");
+}
+
+#[tokio::test]
+async fn a_batch_is_counted_and_its_jobs_are_listed() {
+    let office = Office::open().await;
+    let batch = BatchId::new();
+    let begun = office.sf.transact(async |tx| {
+        for order in 1..=3 {
+            let email = "ann@example.org".to_owned();
+            tx.enqueue(&SendReceipt { order, email }).in_batch(batch).await?;
+        }
+        tx.enqueue(&Export).when_ended(batch).await?;
+        Ok(())
+    });
+    begun.await.unwrap();
+    office.enqueue(5).await;
+    office.sf.drain().await.unwrap();
+    let counted = office.call(&format!("jobs batch {batch} --json")).run().await.ok();
+    let counted: Value = serde_json::from_str(&counted).unwrap();
+    assert_eq!(
+        (
+            &counted["jobs"],
+            &counted["completed"],
+            &counted["dead"],
+            &counted["left"]
+        ),
+        (&3.into(), &1.into(), &2.into(), &0.into())
+    );
+    assert_eq!(counted["callback"], "available");
+    let listed = format!("jobs list --json --batch {batch}");
+    assert_eq!(office.count(&listed).await, 2, "those that are dead");
+    assert_eq!(office.count(&format!("{listed} --state completed")).await, 1);
+    let unknown = office
+        .call("jobs batch 0190f5c2-1a2b-7000-8000-0000000000c3")
+        .run()
+        .await;
+    unknown.refused(3, "there is no batch", "write the whole id");
 }

@@ -24,7 +24,7 @@ const PROCESS_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const POOLER_REMEDY: &str = "use a pooler in session mode, or connect directly: in transaction mode a connection meets what others have prepared";
 
 /// What a service needs on each table, as `docs/guide/grants.sql` says.
-const RIGHTS: [(&str, &[&str]); 17] = [
+const RIGHTS: [(&str, &[&str]); 24] = [
     ("migrations", &["SELECT"]),
     ("keys", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("leases", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
@@ -40,8 +40,15 @@ const RIGHTS: [(&str, &[&str]); 17] = [
     ("operations", &["SELECT", "INSERT", "UPDATE"]),
     ("streams", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("entries", &["SELECT", "INSERT", "DELETE"]),
+    ("queues", &["SELECT", "INSERT", "UPDATE"]),
+    ("slots", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("unique_jobs", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("schedules", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("ticks", &["SELECT", "INSERT", "DELETE"]),
+    ("inbox", &["SELECT", "INSERT", "DELETE"]),
+    ("reports", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("lines", &["SELECT", "INSERT", "DELETE"]),
+    ("members", &["SELECT", "INSERT", "DELETE"]),
 ];
 
 pub(super) async fn examine(store: &PostgresStore) -> Result<Vec<Check>> {

@@ -22,7 +22,9 @@ macro_rules! columns {
         SELECT q.item::text AS item, q.kind, q.state, q.attempts::bigint AS attempts, q.chain, q.number,
                (extract(epoch FROM q.due_at) * 1000000)::bigint AS due_at,
                CASE WHEN q.state = 'leased' THEN (extract(epoch FROM q.leased_until) * 1000000)::bigint END AS leased_until,
-               q.holder, NULL::bigint AS finished_at, NULL::text AS detail, m.type AS event_type, m.ordering_key,
+               q.holder, NULL::bigint AS finished_at, NULL::text AS detail,
+               (extract(epoch FROM q.cancel_at) * 1000000)::bigint AS cancel_at, q.cancel_by, q.cancel_reason,
+               m.type AS event_type, m.ordering_key,
                (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
                (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
@@ -35,7 +37,8 @@ macro_rules! columns_of_history {
         "
         SELECT q.item::text AS item, q.kind, q.state, q.attempts::bigint AS attempts, NULL::text AS chain,
                NULL::bigint AS number, NULL::bigint AS due_at, NULL::bigint AS leased_until, NULL::text AS holder,
-               (extract(epoch FROM q.finished_at) * 1000000)::bigint AS finished_at, q.detail, m.type AS event_type,
+               (extract(epoch FROM q.finished_at) * 1000000)::bigint AS finished_at, q.detail,
+               NULL::bigint AS cancel_at, NULL::text AS cancel_by, NULL::text AS cancel_reason, m.type AS event_type,
                m.ordering_key, (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
                (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
@@ -90,7 +93,8 @@ macro_rules! fitting {
             "'
                OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
                OR coalesce(m.created_at > timestamptz 'epoch' + $12 * interval '1 microsecond', true))
-          AND ($13::boolean IS NULL OR (left(q.kind, 4) = 'job:') = $13) "
+          AND ($13::boolean IS NULL OR (left(q.kind, 4) = 'job:') = $13)
+          AND ($17::text IS NULL OR q.item IN (SELECT item FROM steadfast.members WHERE batch = $17::text::uuid)) "
         )
     };
 }
@@ -349,7 +353,8 @@ impl Letters<Postgres> for PostgresStore {
             "
             UPDATE steadfast.queue AS q
             SET state = 'pending', attempts = 0, began_at = NULL, due_at = c.now, visible_at = c.now, token = 0, holder = NULL,
-                number = CASE left(q.chain, 1) WHEN '/' THEN (extract(epoch FROM c.now) * 1000000)::bigint ELSE q.number END
+                number = CASE left(q.chain, 1) WHEN '/' THEN (extract(epoch FROM c.now) * 1000000)::bigint ELSE q.number END,
+                cancel_at = NULL, cancel_by = NULL, cancel_reason = NULL
             FROM unnest($2::uuid[], $3::text[]) AS r (item, kind),
                  (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now) AS c
             WHERE q.item = r.item AND q.kind = r.kind AND q.state <> 'leased'",
@@ -362,6 +367,32 @@ impl Letters<Postgres> for PostgresStore {
             .await
             .map(drop)
             .map_err(Self::fail("requeuing deliveries"))
+    }
+
+    async fn request_cancel(
+        &self,
+        conn: &mut PgConnection,
+        (item, kind): &DeliveryKey,
+        operator: &str,
+        reason: &str,
+        offset: Offset,
+    ) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast.queue
+            SET cancel_at = clock_timestamp() + $1 * interval '1 microsecond', cancel_by = $4, cancel_reason = $5
+            WHERE item = $2 AND kind = $3 AND state = 'leased'",
+        );
+        sqlx::query(statement)
+            .bind(offset.0)
+            .bind(item)
+            .bind(kind)
+            .bind(operator)
+            .bind(reason)
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("asking for the end of a job"))
     }
 
     async fn end_deliveries(

@@ -51,7 +51,7 @@ pub(super) const CLAIM: &str = claim_statement! {
         SELECT q.*
         FROM held AS h
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
             FROM steadfast.queue
             WHERE item = h.item AND kind || '' = h.kind AND state = 'leased' AND leased_until <= (SELECT now FROM clock)
             LIMIT 1
@@ -61,7 +61,7 @@ pub(super) const CLAIM: &str = claim_statement! {
         FROM wanted AS w
         JOIN limits AS l ON l.name = w.queue
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
             FROM steadfast.queue
             WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock) AND state = 'pending'
             ORDER BY visible_at
@@ -71,7 +71,7 @@ pub(super) const CLAIM: &str = claim_statement! {
         SELECT w.queue, w.place AS line, next.*
         FROM unnest($6::text[]) AS f (chain)
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
             FROM steadfast.queue
             WHERE chain = f.chain AND number <= extract(epoch FROM (SELECT now FROM clock)) * 1000000
               AND state = 'pending' AND visible_at > (SELECT now FROM clock) AND left(chain, 1) = '/'
@@ -91,7 +91,7 @@ pub(super) const CLAIM: &str = claim_statement! {
         FROM (SELECT * FROM found UNION ALL SELECT * FROM freed) AS f
         JOIN limits AS l ON l.name = f.queue
     ), due AS MATERIALIZED (
-        SELECT place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, has_to_wait
+        SELECT place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at, has_to_wait
         FROM (SELECT b.*,
                      row_number() OVER (PARTITION BY b.queue, b.has_to_wait ORDER BY b.line, b.visible_at, b.item) AS turn
               FROM by_key AS b) AS b
@@ -125,7 +125,7 @@ pub(super) const CLAIM: &str = claim_statement! {
         SELECT w.queue, c.item, c.kind, c.epoch
         FROM (SELECT item, kind, epoch FROM plain
               UNION ALL
-              SELECT item, kind, epoch FROM judged WHERE verdict = 'claim') AS c
+              SELECT item, kind, epoch FROM judged WHERE verdict IN ('claim', 'cancel')) AS c
         JOIN wanted AS w ON w.kind = c.kind
     ), slotted AS (
         INSERT INTO steadfast.slots (queue, item, kind, epoch)

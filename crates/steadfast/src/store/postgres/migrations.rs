@@ -72,6 +72,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "schedules",
         sql: include_str!("migrations/0013_schedules.sql"),
     },
+    Migration {
+        version: 14,
+        name: "runs",
+        sql: include_str!("migrations/0014_runs.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

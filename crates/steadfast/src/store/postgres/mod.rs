@@ -4,6 +4,7 @@
 //! lock only makes meeting a duplicate cheap.
 
 mod audit;
+mod batches;
 mod breakers;
 mod doctor;
 mod inbox;
@@ -16,6 +17,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod reports;
 mod schedules;
 mod stats;
 mod streams;
@@ -49,7 +51,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, KnownKind, Renewed, Untouched};
+use crate::queue::{Back, Claim, Claims, Done, KnownKind, PutBack, Renewed, Untouched};
 
 use keys::PreparedClaim;
 
@@ -388,12 +390,16 @@ impl Store<Postgres> for PostgresStore {
         queue::open(self, None).await
     }
 
-    async fn woken(&self, link: &mut queue::Link) -> Result<()> {
+    async fn woken(&self, link: &mut queue::Link) -> Result<Vec<String>> {
         queue::woken(link).await
     }
 
     async fn announce(&self) -> Result<()> {
-        queue::announce(&self.pool, &self.names).await
+        queue::announce(&self.pool, &self.names, "").await
+    }
+
+    async fn announce_cancel(&self, holder: &str) -> Result<()> {
+        queue::announce(&self.pool, &self.names, holder).await
     }
 
     async fn claim(&self, link: &mut queue::Link, claim: &Claim<'_>, offset: Offset) -> Result<Claims> {
@@ -402,8 +408,12 @@ impl Store<Postgres> for PostgresStore {
 
     async fn renew(&self, link: &mut queue::Link, leases: &[(&Lease, Duration)], offset: Offset) -> Result<Renewed> {
         let from = Instant::now();
-        let untouched = queue::renew(link, &self.names, leases, offset).await?;
-        Ok(Renewed { from, untouched })
+        let (untouched, cancelled) = queue::renew(link, &self.names, leases, offset).await?;
+        Ok(Renewed {
+            from,
+            untouched,
+            cancelled,
+        })
     }
 
     async fn finish(&self, link: &mut queue::Link, done: &[Done<'_>], offset: Offset) -> Result<Untouched> {
@@ -421,7 +431,7 @@ impl Store<Postgres> for PostgresStore {
         queue::park(link, &self.names, kind, full_keys, lease, offset).await
     }
 
-    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
+    async fn put_back(&self, link: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<PutBack> {
         queue::put_back(link, &self.names, back, offset).await
     }
 

@@ -341,7 +341,7 @@ pub(super) async fn settle_row(
         messages,
         ", gone AS (
             DELETE FROM steadfast.queue
-            WHERE item = $20 AND kind = $21 AND epoch = $22 AND token = $23 AND state = 'leased'
+            WHERE item = $20 AND kind = $21 AND epoch = $22 AND token = $23 AND state = 'leased' AND cancel_at IS NULL
             RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)

@@ -167,6 +167,30 @@ pub(super) async fn delete_aged(
                     SELECT f.ctid
                     FROM doomed AS d
                     CROSS JOIN LATERAL (SELECT ctid FROM steadfast.failures WHERE item = d.id OFFSET 0) AS f))
+            ), untold AS (
+                DELETE FROM steadfast.reports
+                WHERE ctid = ANY (ARRAY (
+                    SELECT r.ctid
+                    FROM doomed AS d
+                    CROSS JOIN LATERAL (SELECT ctid FROM steadfast.reports WHERE item = d.id OFFSET 0) AS r))
+            ), unsaid AS (
+                DELETE FROM steadfast.lines
+                WHERE ctid = ANY (ARRAY (
+                    SELECT l.ctid
+                    FROM doomed AS d
+                    CROSS JOIN LATERAL (SELECT ctid FROM steadfast.lines WHERE item = d.id OFFSET 0) AS l))
+            ), parted AS (
+                DELETE FROM steadfast.members
+                WHERE ctid = ANY (ARRAY (
+                    SELECT m.ctid
+                    FROM doomed AS d
+                    -- A batch is known for as long as the job that waits for it, or if there is none as its jobs.
+                    CROSS JOIN LATERAL (
+                        SELECT ctid FROM steadfast.members WHERE batch = d.id
+                        UNION ALL
+                        SELECT ctid FROM steadfast.members AS o
+                        WHERE o.item = d.id AND NOT EXISTS (SELECT FROM steadfast.messages AS w WHERE w.id = o.batch)
+                        OFFSET 0) AS m))
             )
             SELECT count(*) FROM gone"
         ),

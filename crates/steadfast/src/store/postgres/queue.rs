@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
 use crate::queue::{
-    Back, Buried, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted,
+    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS, Untouched, Wanted,
     done_word,
 };
 use crate::telemetry;
@@ -92,13 +92,14 @@ pub(super) async fn listen(channel: Option<&str>, options: PgConnectOptions) -> 
     Ok(listener)
 }
 
-/// Waits until another process announces something. It may be dropped at any time.
-pub(super) async fn woken(link: &mut Link) -> Result<()> {
+/// Waits until another process announces something, and says whose rows were cancelled. It may be dropped at any time.
+pub(super) async fn woken(link: &mut Link) -> Result<Vec<String>> {
     match link.listener.try_recv().await {
-        Ok(Some(_)) => {
-            // Those that came meanwhile say the same.
-            while link.listener.next_buffered().is_some() {}
-            Ok(())
+        Ok(Some(first)) => {
+            let rest = std::iter::from_fn(|| link.listener.next_buffered());
+            let holders = std::iter::once(first).chain(rest);
+            let holders = holders.map(|heard| heard.payload().to_owned());
+            Ok(holders.filter(|holder| !holder.is_empty()).collect())
         }
         Ok(None) => Err(Error::new(
             Code::ConnectionLost,
@@ -108,10 +109,11 @@ pub(super) async fn woken(link: &mut Link) -> Result<()> {
     }
 }
 
-/// Tells every process that listens that there may be something to do.
-pub(super) async fn announce<'e>(executor: impl PgExecutor<'e>, names: &Names) -> Result<()> {
-    sqlx::query("SELECT pg_notify($1, '')")
+/// Tells every process that listens that there may be something to do; for the one with this name, with its own rows.
+pub(super) async fn announce<'e>(executor: impl PgExecutor<'e>, names: &Names, holder: &str) -> Result<()> {
+    sqlx::query("SELECT pg_notify($1, $2)")
         .bind(channel(names))
+        .bind(holder)
         .execute(executor)
         .await
         .map(drop)
@@ -286,14 +288,16 @@ macro_rules! claim_statement {
         WHERE q.ctid = ANY (ARRAY(SELECT place FROM due WHERE ",
             $plain,
             ")) AND q.kind || '' = w.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, q.began_at, q.due_at, 'claim' AS verdict, false AS is_suspect
+        RETURNING q.item, q.kind, q.epoch, q.attempts, q.chain, q.began_at, q.due_at,
+                  CASE WHEN q.cancel_at IS NULL THEN 'claim' ELSE 'cancel' END AS verdict, false AS is_suspect
     ), odd AS MATERIALIZED (
         SELECT DISTINCT ON (l.item, l.kind)
                l.item, l.kind, l.state, l.epoch, l.attempts, l.due_at, l.chain, w.lease, w.dead_make_room,
                l.state = 'leased' AND l.attempts >= w.suspect_from AS is_suspect,
                ahead.count AS ahead,
                CASE WHEN ahead.count > 0                                     THEN 'wait'
-                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max THEN 'bury'
+                    -- What was cancelled is claimed to be ended, and not dead.
+                    WHEN l.state = 'leased' AND l.attempts >= w.attempts_max AND l.cancel_at IS NULL THEN 'bury'
                     ELSE 'claim' END AS verdict
         FROM (",
             $odd,
@@ -323,7 +327,9 @@ macro_rules! claim_statement {
         FROM odd AS o, clock AS c
         -- By the primary key, and not by the index on kinds, which does not see this comparison.
         WHERE q.item = ANY (ARRAY(SELECT item FROM odd)) AND q.item = o.item AND q.kind || '' = o.kind
-        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at, o.verdict, o.is_suspect, q.state, q.letters
+        RETURNING q.item, q.kind, q.epoch, q.attempts, o.chain, q.began_at, q.due_at,
+                  CASE WHEN q.cancel_at IS NOT NULL AND o.verdict = 'claim' THEN 'cancel' ELSE o.verdict END AS verdict,
+                  o.is_suspect, q.state, q.letters
     ), ",
             put_letters_in_line!("judged"),
             ", noted AS (
@@ -367,7 +373,7 @@ macro_rules! claim_statement {
     LEFT JOIN LATERAL (
         SELECT *
         FROM steadfast.messages
-        WHERE id = c.item AND c.verdict = 'claim'
+        WHERE id = c.item AND c.verdict <> 'bury'
         LIMIT 1) AS m ON true"
         )
     };
@@ -396,7 +402,7 @@ macro_rules! claim_due {
         claim_statement! {
             wanted: $wanted,
             looks: "    ), freed AS MATERIALIZED (
-        SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+        SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
         FROM steadfast.queue
         WHERE item = ANY (ARRAY(
                   SELECT head.item
@@ -419,7 +425,7 @@ macro_rules! claim_due {
         FROM (SELECT count(*) FROM freed) AS first
         CROSS JOIN wanted AS w
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
             FROM steadfast.queue
             WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
               AND (state <> 'leased' OR (leased_until <= (SELECT now FROM clock) AND attempts < w.suspect_from))
@@ -438,7 +444,7 @@ macro_rules! claim_due {
         SELECT next.*
         FROM turn AS t
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at
+            SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
             FROM steadfast.queue
             WHERE kind = t.kind AND visible_at < t.until
               AND state = 'leased' AND leased_until <= (SELECT now FROM clock) AND attempts >= t.suspect_from
@@ -556,7 +562,8 @@ pub(super) fn read_claims(rows: &[PgRow], claim: &Claim<'_>) -> Result<(Claims, 
             row,
             next: FIRST_OF_ROW,
         };
-        let is_dead = columns.next::<&str>()? == "bury";
+        let verdict = columns.next::<&str>()?;
+        let is_dead = verdict == "bury";
         let lease = Lease {
             item: columns.next()?,
             kind: texts.share(columns.next()?),
@@ -567,9 +574,9 @@ pub(super) fn read_claims(rows: &[PgRow], claim: &Claim<'_>) -> Result<(Claims, 
         if is_dead {
             claims.buried.push(Buried { lease, chain });
         } else {
-            claims
-                .rows
-                .extend(read_claimed(lease, chain, columns, now, &mut texts)?);
+            let cancel = Cancel::found(verdict == "cancel");
+            let claimed = read_claimed(lease, chain, cancel, columns, now, &mut texts)?;
+            claims.rows.extend(claimed);
         }
     }
     Ok((claims, queues.unwrap_or_default()))
@@ -579,6 +586,7 @@ pub(super) fn read_claims(rows: &[PgRow], claim: &Claim<'_>) -> Result<(Claims, 
 fn read_claimed(
     lease: Lease,
     chain: Option<Arc<str>>,
+    cancel: Cancel,
     mut columns: Columns<'_>,
     now: Option<Timestamp>,
     texts: &mut Texts,
@@ -614,6 +622,7 @@ fn read_claimed(
         due_for,
         chain,
         is_suspect,
+        cancel,
         message: message.into(),
     }))
 }
@@ -698,19 +707,25 @@ const RENEW: &str = concat!(
                  clock AS c
             WHERE q.item = ANY (ARRAY(SELECT item FROM free)) AND q.item = f.item AND q.kind || '' = f.kind
               AND l.item = f.item AND l.kind = f.kind
-            RETURNING q.item, q.kind
+            RETURNING q.item, q.kind, q.cancel_at
         )
-        ",
-    untouched!("renewed", "true")
+        SELECT u.*, false AS is_cancelled FROM (",
+    untouched!("renewed", "true"),
+    ") AS u
+        UNION ALL
+        SELECT item, kind, false, true FROM renewed WHERE cancel_at IS NOT NULL"
 );
 
-/// Renews leases, and says which rows it has left as they are.
+/// Rows that a statement has left as they are, and rows that were cancelled.
+type Told = (Untouched, Vec<(Uuid, String)>);
+
+/// Renews leases, and says which rows it has left as they are, and which were cancelled.
 pub(super) async fn renew(
     link: &mut Link,
     names: &Names,
     leases: &[(&Lease, Duration)],
     offset: Offset,
-) -> Result<Untouched> {
+) -> Result<Told> {
     let statement = names.sql(RENEW);
     let rows = sqlx::query_as(statement)
         .bind(offset.0)
@@ -722,7 +737,17 @@ pub(super) async fn renew(
         .fetch_all(&mut link.listener)
         .await
         .map_err(|error| PostgresStore::error(error, "renewing leases"))?;
-    Ok(read_untouched(rows))
+    Ok(read_told(rows))
+}
+
+/// Whether each of these is busy, and whether it was cancelled.
+fn read_told(rows: Vec<(Uuid, String, bool, bool)>) -> Told {
+    let (cancelled, untouched): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(.., is_cancelled)| *is_cancelled);
+    let untouched = untouched
+        .into_iter()
+        .map(|(item, kind, is_busy, _)| (item, kind, is_busy));
+    let cancelled = cancelled.into_iter().map(|(item, kind, ..)| (item, kind));
+    (read_untouched(untouched.collect()), cancelled.collect())
 }
 
 fn read_untouched(rows: Vec<(Uuid, String, bool)>) -> Untouched {
@@ -873,7 +898,21 @@ const PUT_BACK: &str = concat!(
             SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
         ), ",
         free!(),
-        ", back AS (
+        ", ended AS (
+            DELETE FROM steadfast.queue AS q
+            USING unnest($2::uuid[], $3::text[], $7::boolean[], $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[],
+                         $14::text[])
+                  AS b (item, kind, gives_back, attempt, failure, code, message, fingerprint, cancelled)
+            WHERE q.item = ANY (ARRAY(SELECT item FROM free)) AND (q.item, q.kind) IN (SELECT item, kind FROM free)
+              AND q.item = b.item AND q.kind || '' = b.kind
+              AND (q.cancel_at IS NOT NULL OR b.cancelled IS NOT NULL)
+            RETURNING q.item, q.kind, q.epoch, q.number, q.chain, q.attempts - CASE WHEN b.gives_back THEN 1 ELSE 0 END AS attempts,
+                      coalesce(q.cancel_reason, b.cancelled) AS detail,
+                      b.attempt, b.failure, b.code, b.message, b.fingerprint
+        ), kept AS (
+            INSERT INTO steadfast.history (finished_at, attempts, item, state, kind, detail)
+            SELECT c.now, e.attempts, e.item, 'cancelled', e.kind, e.detail FROM ended AS e, clock AS c
+        ), back AS (
             UPDATE steadfast.queue AS q
             SET state      = CASE WHEN b.after IS NULL THEN 'dead' ELSE 'pending' END,
                 due_at     = CASE WHEN b.after > 0 THEN c.now + b.after * interval '1 microsecond' ELSE q.due_at END,
@@ -891,30 +930,43 @@ const PUT_BACK: &str = concat!(
                 token      = 0,
                 holder     = NULL
             FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::text[],
-                        $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[])
-                 AS b (item, kind, epoch, token, after, gives_back, leaves, attempt, failure, code, message, fingerprint),
+                        $9::integer[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[])
+                 AS b (item, kind, epoch, token, after, gives_back, leaves, attempt, failure, code, message, fingerprint, cancelled),
                  clock AS c
             WHERE q.item = ANY (ARRAY(SELECT item FROM free)) AND (q.item, q.kind) IN (SELECT item, kind FROM free)
               AND q.item = b.item AND q.kind || '' = b.kind
+              AND q.cancel_at IS NULL AND b.cancelled IS NULL
             RETURNING q.item, q.kind, q.epoch, q.number, q.state, q.letters,
                       CASE left(q.chain, 1) WHEN '/' THEN q.chain ELSE b.leaves END AS chain,
                       b.attempt, b.failure, b.code, b.message, b.fingerprint
         ), noted AS (
             INSERT INTO steadfast.failures (at, epoch, attempt, item, kind, failure, code, message, fingerprint)
             SELECT c.now, b.epoch, b.attempt, b.item, b.kind, b.failure, b.code, b.message, b.fingerprint
-            FROM back AS b, clock AS c
+            FROM (SELECT item, kind, epoch, attempt, failure, code, message, fingerprint FROM back
+                  UNION ALL
+                  SELECT item, kind, epoch, attempt, failure, code, message, fingerprint FROM ended) AS b, clock AS c
             WHERE b.attempt IS NOT NULL
+        ), let_go AS (
+            SELECT item, kind, chain, number FROM back
+            UNION ALL
+            SELECT item, kind, chain, number FROM ended
         ), ",
         put_letters_in_line!("back"),
         ", ",
-        show_next!("back"),
+        show_next!("let_go"),
         "
-        ",
-        untouched!("back", "true")
+        SELECT u.*, false AS is_cancelled FROM (",
+        untouched!("let_go", "true"),
+        ") AS u
+        UNION ALL
+        SELECT item, kind, false, true FROM ended"
 );
 
-/// Puts rows back, or buries them, and says which of them it has left as they are.
-pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
+/// Puts rows back, or buries them, ends those that were cancelled, and says which of them it has left as they are.
+///
+/// A row that is cancelled after this has begun to look, and before it has the lock, is left as it is, as if it were busy: it is asked for
+/// again.
+pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], offset: Offset) -> Result<PutBack> {
     let statement = names.sql(PUT_BACK);
     let failures = || back.iter().map(|back| back.failure.as_ref());
     let rows = sqlx::query_as(statement)
@@ -935,10 +987,12 @@ pub(super) async fn put_back(link: &mut Link, names: &Names, back: &[Back<'_>], 
                 .map(|row| row.map(|row| &*row.fingerprint))
                 .collect::<Vec<_>>(),
         )
+        .bind(back.iter().map(|back| back.cancelled).collect::<Vec<_>>())
         .fetch_all(&mut link.listener)
         .await
         .map_err(|error| PostgresStore::error(error, "putting rows back"))?;
-    Ok(read_untouched(rows))
+    let (untouched, cancelled) = read_told(rows);
+    Ok(PutBack { untouched, cancelled })
 }
 
 /// Says that a node knows these kinds, now.
@@ -973,13 +1027,13 @@ pub(super) async fn see<'e>(
 }
 
 /// Moves one row to the history in the transaction of what was done, and fails unless this is the transaction that was
-/// begun for it. False: the lease is lost.
+/// begun for it. False: the lease is lost, or the row was cancelled.
 pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease, offset: Offset) -> Result<bool> {
     let statement = names.sql(concat!(
         "
         WITH gone AS (
             DELETE FROM steadfast.queue
-            WHERE item = $2 AND kind = $3 AND epoch = $4 AND token = $5 AND state = 'leased'
+            WHERE item = $2 AND kind = $3 AND epoch = $4 AND token = $5 AND state = 'leased' AND cancel_at IS NULL
             RETURNING item, kind, attempts, chain, number
         ), kept AS (
             INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)

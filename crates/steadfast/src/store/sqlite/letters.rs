@@ -20,7 +20,8 @@ macro_rules! columns {
         SELECT q.item, q.kind, q.state, q.attempts, q.chain, q.number,
                q.due_at AS due_at,
                CASE WHEN q.state = 'leased' THEN q.leased_until END AS leased_until,
-               q.holder, NULL AS finished_at, NULL AS detail, m.type AS event_type, m.ordering_key,
+               q.holder, NULL AS finished_at, NULL AS detail, q.cancel_at AS cancel_at, q.cancel_by, q.cancel_reason,
+               m.type AS event_type, m.ordering_key,
                m.created_at AS created_at, m.expires_at AS expires_at,
                f.at AS failed_at, f.code, f.message, f.fingerprint "
     };
@@ -32,7 +33,8 @@ macro_rules! columns_of_history {
         "
         SELECT q.item, q.kind, q.state, q.attempts, NULL AS chain,
                NULL AS number, NULL AS due_at, NULL AS leased_until, NULL AS holder,
-               q.finished_at AS finished_at, q.detail, m.type AS event_type,
+               q.finished_at AS finished_at, q.detail, NULL AS cancel_at, NULL AS cancel_by, NULL AS cancel_reason,
+               m.type AS event_type,
                m.ordering_key, m.created_at AS created_at, m.expires_at AS expires_at,
                f.at AS failed_at, f.code, f.message, f.fingerprint "
     };
@@ -80,7 +82,8 @@ macro_rules! fitting {
             "'
                OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
                OR coalesce(m.created_at > $12, true))
-          AND ($13 IS NULL OR (substr(q.kind, 1, 4) = 'job:') = $13) "
+          AND ($13 IS NULL OR (substr(q.kind, 1, 4) = 'job:') = $13)
+          AND ($17 IS NULL OR q.item IN (SELECT item FROM steadfast_members WHERE batch = $17)) "
         )
     };
 }
@@ -339,7 +342,8 @@ impl Letters<Sqlite> for SqliteStore {
             "
             UPDATE steadfast_queue
             SET state = 'pending', attempts = 0, began_at = NULL, due_at = $2, visible_at = $2, token = 0, holder = NULL,
-                number = CASE substr(chain, 1, 1) WHEN '/' THEN $2 ELSE number END
+                number = CASE substr(chain, 1, 1) WHEN '/' THEN $2 ELSE number END,
+                cancel_at = NULL, cancel_by = NULL, cancel_reason = NULL
             WHERE (item, kind) IN (SELECT r.value ->> 0, r.value ->> 1 FROM json_each($1) AS r) AND state <> 'leased'",
         );
         sqlx::query(statement)
@@ -349,6 +353,32 @@ impl Letters<Sqlite> for SqliteStore {
             .await
             .map(drop)
             .map_err(Self::fail("requeuing deliveries"))
+    }
+
+    async fn request_cancel(
+        &self,
+        conn: &mut SqliteConnection,
+        (item, kind): &DeliveryKey,
+        operator: &str,
+        reason: &str,
+        offset: Offset,
+    ) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast_queue
+            SET cancel_at = $1, cancel_by = $4, cancel_reason = $5
+            WHERE item = $2 AND kind = $3 AND state = 'leased'",
+        );
+        sqlx::query(statement)
+            .bind(offset.now().0)
+            .bind(item.to_string())
+            .bind(kind)
+            .bind(operator)
+            .bind(reason)
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("asking for the end of a job"))
     }
 
     async fn end_deliveries(

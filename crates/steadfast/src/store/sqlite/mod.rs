@@ -5,6 +5,7 @@
 //! for a turn on the writer, so a process never meets its own lock.
 
 mod audit;
+mod batches;
 mod breakers;
 mod doctor;
 mod gate;
@@ -18,6 +19,7 @@ mod operations;
 mod outbox;
 mod purge;
 mod queue;
+mod reports;
 mod schedules;
 mod stats;
 mod streams;
@@ -47,7 +49,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::stats::{CountedKind, FinishedRow, PublishedRow, SizeRow};
 use crate::outbox::{NewMessage, TargetRow};
-use crate::queue::{Back, Claim, Claims, Done, KnownKind, Renewed, Untouched, done_word};
+use crate::queue::{Back, Claim, Claims, Done, KnownKind, PutBack, Renewed, Untouched, done_word};
 
 use writer::{Patience, Turn, Writer};
 
@@ -192,6 +194,7 @@ impl Store<Sqlite> for SqliteStore {
                 state: done_word(&lease.kind),
                 detail: None,
                 was_busy: false,
+                yields: true,
             };
             let untouched = queue::finish(turn, &self.names, &[done], seal.offset).await?;
             if !untouched.lost.is_empty() {
@@ -329,12 +332,17 @@ impl Store<Sqlite> for SqliteStore {
         self.open_link().await
     }
 
-    async fn woken(&self, link: &mut queue::Link) -> Result<()> {
+    async fn woken(&self, link: &mut queue::Link) -> Result<Vec<String>> {
         link.woken().await;
-        Ok(())
+        Ok(Vec::new())
     }
 
     async fn announce(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Every commit is heard, and nobody can tell what it was about: other processes find out when they renew.
+    async fn announce_cancel(&self, _: &str) -> Result<()> {
         Ok(())
     }
 
@@ -368,9 +376,13 @@ impl Store<Sqlite> for SqliteStore {
     async fn renew(&self, _: &mut queue::Link, leases: &[(&Lease, Duration)], offset: Offset) -> Result<Renewed> {
         let mut turn = self.writer.take_first_turn().await?;
         let from = Instant::now();
-        let untouched = queue::renew(&mut turn, &self.names, leases, offset).await?;
+        let (untouched, cancelled) = queue::renew(&mut turn, &self.names, leases, offset).await?;
         self.end_turn(turn).await?;
-        Ok(Renewed { from, untouched })
+        Ok(Renewed {
+            from,
+            untouched,
+            cancelled,
+        })
     }
 
     fn alone_since(&self) -> Option<Instant> {
@@ -397,11 +409,11 @@ impl Store<Sqlite> for SqliteStore {
         self.end_turn(turn).await
     }
 
-    async fn put_back(&self, _: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<Untouched> {
+    async fn put_back(&self, _: &mut queue::Link, back: &[Back<'_>], offset: Offset) -> Result<PutBack> {
         let mut turn = self.writer.take_turn(false).await?;
-        let untouched = queue::put_back(&mut turn, &self.names, back, offset).await?;
+        let put_back = queue::put_back(&mut turn, &self.names, back, offset).await?;
         self.end_turn(turn).await?;
-        Ok(untouched)
+        Ok(put_back)
     }
 
     async fn see_kinds(&self, _: &mut queue::Link, kinds: &[KnownKind], offset: Offset) -> Result<()> {

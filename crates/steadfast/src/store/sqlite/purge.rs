@@ -176,6 +176,29 @@ pub(super) async fn delete_aged(
                 ")"
             ),
             concat!(
+                "DELETE FROM steadfast_reports WHERE item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
+                "DELETE FROM steadfast_lines WHERE item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            // A batch is known for as long as the job that waits for it, or if there is none as its jobs.
+            concat!(
+                "DELETE FROM steadfast_members WHERE batch IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
+                "DELETE FROM steadfast_members
+                 WHERE NOT EXISTS (SELECT 1 FROM steadfast_messages AS w WHERE w.id = steadfast_members.batch)
+                   AND item IN (SELECT m.id ",
+                finished_messages!(),
+                ")"
+            ),
+            concat!(
                 "DELETE FROM steadfast_messages WHERE number IN (SELECT m.number ",
                 finished_messages!(),
                 ")"

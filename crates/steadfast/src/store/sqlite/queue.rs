@@ -21,7 +21,8 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
 use crate::queue::{
-    Back, Buried, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, SUSPECT_ATTEMPTS, Untouched, Wanted, is_key,
+    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS, Untouched, Wanted,
+    is_key,
 };
 use crate::telemetry;
 
@@ -211,7 +212,7 @@ macro_rules! candidates {
         concat!(
             "
         WITH due AS MATERIALIZED (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at,
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, q.cancel_at,
                    (SELECT count(*)
                     FROM (SELECT 1 FROM steadfast_queue AS earlier
                           WHERE earlier.chain = q.chain AND earlier.number < q.number AND substr(q.chain, 1, 1) <> '/'
@@ -224,7 +225,7 @@ macro_rules! candidates {
             LIMIT $3
         ),
         suspects AS (
-            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at,
+            SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, q.cancel_at,
                    0 AS ahead
             FROM ",
             $suspect,
@@ -319,7 +320,7 @@ async fn claim_kind(
             changes.parked.insert(item.to_owned(), now.saturating_add(wait).into());
             claims.waiting += 1;
             claims.full_keys.extend(text(row, "chain")?.filter(|_| has_to_wait));
-        } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max {
+        } else if has_expired && attempts.unsigned_abs() >= wanted.attempts_max && !is_cancelled(row)? {
             changes.buried.push(Buried {
                 lease: read_lease(row, wanted, 0)?,
                 chain: text(row, "chain")?,
@@ -448,6 +449,11 @@ pub(super) async fn put_letters_in_line(
         .map_err(|error| SqliteStore::error(error, "putting letters in line"))
 }
 
+/// Whether somebody wants it no more: then it is claimed to be ended, and not dead.
+fn is_cancelled(row: &SqliteRow) -> Result<bool> {
+    Ok(get::<Option<i64>>(row, "cancel_at")?.is_some())
+}
+
 /// A row that is ours from now on.
 fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, is_suspect: bool, now: i64) -> Result<Claimed> {
     let attempts: i32 = get(row, "attempts")?;
@@ -459,6 +465,7 @@ fn read_claimed(row: &SqliteRow, claim: &Claim<'_>, wanted: &Wanted, is_suspect:
         due_for: duration(now - get::<i64>(row, "due_at")?),
         chain: text(row, "chain")?,
         is_suspect,
+        cancel: Cancel::found(is_cancelled(row)?),
         message: Arc::new(Message {
             id: lease.item,
             event_type: get::<&str>(row, "type")?.into(),
@@ -515,13 +522,14 @@ async fn note_expired(
         .map_err(|error| SqliteStore::error(error, "noting expired leases"))
 }
 
-/// Renews leases, and says which of them are lost. Whoever has the turn is alone, so nothing is ever busy.
+/// Renews leases, and says which of them are lost, and which rows were cancelled. Whoever has the turn is alone, so nothing is ever
+/// busy.
 pub(super) async fn renew(
     conn: &mut SqliteConnection,
     names: &Names,
     leases: &[(&Lease, Duration)],
     offset: Offset,
-) -> Result<Untouched> {
+) -> Result<(Untouched, Vec<(Uuid, String)>)> {
     let statement = names.sql(
         "
         UPDATE steadfast_queue AS q
@@ -529,16 +537,20 @@ pub(super) async fn renew(
         FROM json_each($1) AS l
         WHERE q.item = l.value ->> 'item' AND q.kind = l.value ->> 'kind'
           AND q.epoch = l.value ->> 'epoch' AND q.token = l.value ->> 'token' AND q.state = 'leased'
-        RETURNING item, kind",
+        RETURNING item, kind, cancel_at IS NOT NULL",
     );
     let encode = |(lease, length): &(&Lease, Duration)| with(lease, json!({ "lease": micros(*length) }));
-    let rows: Vec<(String, String)> = sqlx::query_as(statement)
+    let rows: Vec<(String, String, bool)> = sqlx::query_as(statement)
         .bind(Value::from_iter(leases.iter().map(encode)).to_string())
         .bind(offset.now().0)
         .fetch_all(conn)
         .await
         .map_err(|error| SqliteStore::error(error, "renewing leases"))?;
-    Ok(lost(leases.iter().map(|(lease, _)| *lease), &rows))
+    let cancelled = rows.iter().filter(|(.., is_cancelled)| *is_cancelled);
+    let cancelled = cancelled.map(|(item, kind, _)| Ok((parse(item)?, kind.clone())));
+    let cancelled = cancelled.collect::<Result<_>>()?;
+    let held: Vec<_> = rows.into_iter().map(|(item, kind, _)| (item, kind)).collect();
+    Ok((lost(leases.iter().map(|(lease, _)| *lease), &held), cancelled))
 }
 
 /// Those of the leases whose rows are not among these.
@@ -571,29 +583,36 @@ pub(super) async fn finish(
         SELECT $2, q.attempts, q.item, $3, q.kind, d.value
         FROM json_each($1) AS d
         -- CROSS: in this order, or all rows of the kind would be read.
-        CROSS JOIN steadfast_queue AS q ON q.item = d.key AND q.kind = $4 AND q.token = $5 AND q.state = 'leased';
+        CROSS JOIN steadfast_queue AS q
+           ON q.item = d.key AND q.kind = $4 AND q.token = $5 AND q.state = 'leased' AND NOT ($6 AND q.cancel_at IS NOT NULL);
 
         DELETE FROM steadfast_queue
         WHERE item IN (SELECT key FROM json_each($1)) AND +kind = $4 AND token = $5 AND state = 'leased'
+          AND NOT ($6 AND cancel_at IS NOT NULL)
         RETURNING item, chain",
     );
     let mut alike: BTreeMap<_, Map<_, _>> = BTreeMap::new();
     for Done {
-        lease, state, detail, ..
+        lease,
+        state,
+        detail,
+        yields,
+        ..
     } in done
     {
-        let alike = alike.entry((&lease.kind, lease.token, *state)).or_default();
+        let alike = alike.entry((&lease.kind, lease.token, *state, *yields)).or_default();
         alike.insert(lease.item.to_string(), json!(detail));
     }
     let mut held = Vec::with_capacity(done.len());
     let mut chains = Vec::new();
-    for ((kind, token, state), details) in alike {
+    for ((kind, token, state, yields), details) in alike {
         let rows: Vec<(String, Option<String>)> = sqlx::query_as(statement.clone())
             .bind(Value::from(details).to_string())
             .bind(offset.now().0)
             .bind(state)
             .bind(&**kind)
             .bind(token)
+            .bind(yields)
             .fetch_all(&mut *conn)
             .await
             .map_err(|error| SqliteStore::error(error, "finishing rows"))?;
@@ -679,13 +698,13 @@ async fn write_parked(
         .map_err(|error| SqliteStore::error(error, "putting off rows that wait"))
 }
 
-/// Puts rows back, or buries them, and says which of them were lost.
+/// Puts rows back, or buries them, ends those that were cancelled, and says which of them were lost.
 pub(super) async fn put_back(
     conn: &mut SqliteConnection,
     names: &Names,
     back: &[Back<'_>],
     offset: Offset,
-) -> Result<Untouched> {
+) -> Result<PutBack> {
     let now = offset.now().0;
     let left: Vec<_> = back.iter().filter_map(|back| back.leaves_chain).collect();
     let keys: Vec<_> = back.iter().filter_map(|back| back.key).collect();
@@ -703,6 +722,7 @@ pub(super) async fn put_back(
                 "code": failure.map(|failure| &failure.code),
                 "message": failure.map(|failure| &failure.message),
                 "fingerprint": failure.map(|failure| &failure.fingerprint),
+                "cancelled": back.cancelled,
             }),
         )
     };
@@ -744,6 +764,7 @@ pub(super) async fn put_back(
         FROM json_each($1) AS b
         WHERE q.item = b.value ->> 'item' AND q.kind = b.value ->> 'kind'
           AND q.epoch = b.value ->> 'epoch' AND q.token = b.value ->> 'token' AND q.state = 'leased'
+          AND q.cancel_at IS NULL AND b.value ->> 'cancelled' IS NULL
         RETURNING item, kind, state",
     );
     let rows: Vec<(String, String, String)> = sqlx::query_as(returned)
@@ -757,8 +778,58 @@ pub(super) async fn put_back(
     put_letters_in_line(conn, names, dead.map(|(item, kind, _)| (&**item, &**kind)), now).await?;
     show_keys(conn, names, &keys, now).await?;
     show_heads(conn, names, &left).await?;
-    let held: Vec<_> = rows.into_iter().map(|(item, kind, _)| (item, kind)).collect();
-    Ok(lost(back.iter().map(|back| back.lease), &held))
+    let mut held: Vec<_> = rows.into_iter().map(|(item, kind, _)| (item, kind)).collect();
+    let mut cancelled = Vec::new();
+    if held.len() < back.len() {
+        // Those that are left were cancelled, or are lost.
+        for (item, kind) in end_cancelled(conn, names, &encoded, now).await? {
+            cancelled.push((parse(&item)?, kind.clone()));
+            held.push((item, kind));
+        }
+    }
+    Ok(PutBack {
+        untouched: lost(back.iter().map(|back| back.lease), &held),
+        cancelled,
+    })
+}
+
+/// Moves those of the rows that were cancelled to the history, and says which these are.
+async fn end_cancelled(
+    conn: &mut SqliteConnection,
+    names: &Names,
+    back: &str,
+    now: i64,
+) -> Result<Vec<(String, String)>> {
+    let statement = names.sql(
+        "
+        INSERT INTO steadfast_history (finished_at, attempts, item, state, kind, detail)
+        SELECT $2, q.attempts - (b.value ->> 'gives_back'), q.item, 'cancelled', q.kind,
+               coalesce(q.cancel_reason, b.value ->> 'cancelled')
+        FROM json_each($1) AS b
+        -- CROSS: in this order, or all rows of the queue would be read.
+        CROSS JOIN steadfast_queue AS q
+           ON q.item = b.value ->> 'item' AND q.kind = b.value ->> 'kind'
+          AND q.epoch = b.value ->> 'epoch' AND q.token = b.value ->> 'token' AND q.state = 'leased'
+        WHERE q.cancel_at IS NOT NULL OR b.value ->> 'cancelled' IS NOT NULL;
+
+        DELETE FROM steadfast_queue AS q
+        WHERE q.state = 'leased'
+          AND EXISTS (SELECT 1 FROM json_each($1) AS b
+                      WHERE q.item = b.value ->> 'item' AND q.kind = b.value ->> 'kind'
+                        AND q.epoch = b.value ->> 'epoch' AND q.token = b.value ->> 'token'
+                        AND (q.cancel_at IS NOT NULL OR b.value ->> 'cancelled' IS NOT NULL))
+          AND q.item IN (SELECT b.value ->> 'item' FROM json_each($1) AS b)
+        RETURNING item, kind, chain",
+    );
+    let rows: Vec<(String, String, Option<String>)> = sqlx::query_as(statement)
+        .bind(back)
+        .bind(now)
+        .fetch_all(&mut *conn)
+        .await
+        .map_err(|error| SqliteStore::error(error, "ending cancelled rows"))?;
+    let chains: Vec<_> = rows.iter().filter_map(|(_, _, chain)| chain.as_deref()).collect();
+    show_heads(conn, names, &chains).await?;
+    Ok(rows.into_iter().map(|(item, kind, _)| (item, kind)).collect())
 }
 
 /// Says that a node knows these kinds, now.

@@ -333,7 +333,7 @@ async fn a_zombie_of_a_job_changes_nothing() {
     let id = enqueue(&harness.sf, &mark("a")).await;
     let _ = began.acquire().await.unwrap();
     assert_eq!(state(&harness.sf, id).await, JobState::Running);
-    let refused = harness.sf.job(id).cancel("ann", "too late").await.unwrap_err();
+    let refused = harness.sf.job(id).run_now("ann", "too late").await.unwrap_err();
     assert_eq!(refused.code(), Code::Conflict, "{refused}");
 
     // For everybody else its lease has expired; nobody has told it so.

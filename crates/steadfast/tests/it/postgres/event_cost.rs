@@ -321,7 +321,7 @@ async fn become_engine(conn: &mut PgConnection) {
             "claim_limited" => format!("{claim}, text[]"),
             "finish" => format!("{leases}, text[], text[], boolean"),
             "renew" => format!("{leases}, bigint[]"),
-            "put_back" => format!("{leases}, bigint[], boolean[], text[], integer[], text[], text[], text[], text[]"),
+            "put_back" => format!("{leases}, bigint[], boolean[], text[], integer[], text[], text[], text[], text[], text[]"),
             _ => claim.to_owned(),
         };
         let prepare = format!("PREPARE {name} ({types}) AS {statement}");
@@ -341,7 +341,7 @@ async fn plans(conn: &mut PgConnection) -> [String; 6] {
         format!("finish({lease}, '{{delivered}}', '{{NULL}}', false)"),
         format!("renew({lease}, '{{30000000}}')"),
         format!(
-            "put_back({lease}, '{{0}}', '{{t}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}')"
+            "put_back({lease}, '{{0}}', '{{t}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}', '{{NULL}}')"
         ),
     ];
     let mut plans = Vec::new();

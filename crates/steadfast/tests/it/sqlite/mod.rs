@@ -8,6 +8,8 @@ mod batches;
 mod breakers;
 #[path = "../conformance/bulk.rs"]
 pub(crate) mod bulk;
+#[path = "../conformance/cancel.rs"]
+mod cancel;
 #[path = "../conformance/corridor.rs"]
 mod corridor;
 #[path = "../conformance/doors.rs"]
@@ -48,10 +50,14 @@ mod letters;
 mod look;
 #[path = "../conformance/purge.rs"]
 mod purge;
+#[path = "../conformance/reports.rs"]
+mod reports;
 #[path = "../conformance/push.rs"]
 mod push;
 #[path = "../conformance/queue.rs"]
 mod queue;
+#[path = "../conformance/job_batches.rs"]
+mod job_batches;
 #[path = "../conformance/jobs.rs"]
 mod jobs;
 #[path = "../conformance/queues.rs"]
