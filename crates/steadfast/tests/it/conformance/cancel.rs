@@ -222,24 +222,39 @@ async fn a_transaction_that_is_cancelled_before_its_commit_is_rolled_back() {
         sqlx::query("INSERT INTO effects (tag) VALUES ('export')")
             .execute(tx.db())
             .await?;
+        Ok(())
+    }
+
+    async fn keep_and_enqueue(tx: &mut Tx<Db>, _: Export) -> Result<(), Failure> {
+        keep(tx, Export).await?;
         tx.enqueue(&Export).delay("1h").await?;
         Ok(())
     }
 
     let harness = fresh::<Db>().await;
-    let cancels = CancelsBefore {
-        elsewhere: harness.another().await,
-        runtime: Handle::current(),
-    };
-    let builder = Steadfast::builder(Db::another_pool(&harness, PoolSize::default()));
-    let sf = builder.observer(cancels).build().await.unwrap();
-    sf.handler::<Export>().lease(LONG).run(keep);
-    let id = enqueue(&sf).await;
-    assert_eq!(sf.drain().await.unwrap(), 1);
-    assert_eq!(state(&sf, id).await, JobState::Cancelled);
-    assert_eq!(harness.effects().await, 0, "what it wrote is not there");
-    assert_eq!(rows(&harness, "messages").await, 1, "nor what it enqueued");
-    assert_eq!((rows(&harness, "queue").await, rows(&harness, "history").await), (0, 1));
+    // What ends a transaction is another statement if something was enqueued in it.
+    for (count, enqueues) in [(1, false), (2, true)] {
+        let cancels = CancelsBefore {
+            elsewhere: harness.another().await,
+            runtime: Handle::current(),
+        };
+        let builder = Steadfast::builder(Db::another_pool(&harness, PoolSize::default()));
+        let sf = builder.observer(cancels).build().await.unwrap();
+        let handler = sf.handler::<Export>().lease(LONG);
+        match enqueues {
+            true => handler.run(keep_and_enqueue),
+            false => handler.run(keep),
+        }
+        let id = enqueue(&sf).await;
+        assert_eq!(sf.drain().await.unwrap(), 1);
+        assert_eq!(state(&sf, id).await, JobState::Cancelled);
+        assert_eq!(harness.effects().await, 0, "what it wrote is not there");
+        assert_eq!(rows(&harness, "messages").await, count, "nor what it enqueued");
+        assert_eq!(
+            (rows(&harness, "queue").await, rows(&harness, "history").await),
+            (0, count)
+        );
+    }
 }
 
 #[tokio::test]
