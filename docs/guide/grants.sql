@@ -5,6 +5,7 @@ GRANT SELECT ON steadfast.migrations TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.keys, steadfast.leases, steadfast.usage TO my_service;
 GRANT SELECT, INSERT, UPDATE ON steadfast.breakers TO my_service;
 GRANT EXECUTE ON FUNCTION steadfast.refuse(text, text) TO my_service;
+GRANT EXECUTE ON FUNCTION steadfast.finish_row(bigint, uuid, text, bigint, bigint, text) TO my_service;
 GRANT INSERT ON steadfast.audit TO my_service;
 GRANT USAGE ON SEQUENCE steadfast.numbers TO my_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON steadfast.messages, steadfast.queue, steadfast.history, steadfast.failures,

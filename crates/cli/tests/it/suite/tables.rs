@@ -5,22 +5,23 @@ use steadfast::Steadfast;
 use super::{Database, Db};
 use crate::process::{Call, Said};
 
-/// The migrations, in order.
-const MIGRATIONS: [&str; 14] = [
-    "keys",
-    "audit",
-    "claim",
-    "purge",
-    "breakers",
-    "queue",
-    "operations",
-    "streams",
-    "inbox",
-    "letters",
-    "jobs",
-    "queues",
-    "schedules",
-    "runs",
+/// The migrations, in order, by version.
+const MIGRATIONS: [(u32, &str); 15] = [
+    (1, "keys"),
+    (2, "audit"),
+    (3, "claim"),
+    (4, "purge"),
+    (5, "breakers"),
+    (6, "queue"),
+    (7, "operations"),
+    (8, "streams"),
+    (9, "inbox"),
+    (10, "letters"),
+    (11, "jobs"),
+    (12, "queues"),
+    (13, "schedules"),
+    (14, "runs"),
+    (15, "finish"),
 ];
 
 #[tokio::test]

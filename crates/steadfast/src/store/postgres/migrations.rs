@@ -77,6 +77,11 @@ pub(super) const ALL: &[Migration] = &[
         name: "runs",
         sql: include_str!("migrations/0014_runs.sql"),
     },
+    Migration {
+        version: 15,
+        name: "finish",
+        sql: include_str!("migrations/0015_finish.sql"),
+    },
 ];
 
 pub(super) const BOOTSTRAP: &str = "\

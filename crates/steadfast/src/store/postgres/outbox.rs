@@ -5,7 +5,6 @@ use sqlx::PgConnection;
 
 use super::super::names::lock_number;
 use super::keys;
-use super::queue::show_next;
 use super::{Names, PostgresStore, Settlement, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
@@ -339,22 +338,11 @@ pub(super) async fn settle_row(
     let statement = publishing!(
         names,
         messages,
-        ", gone AS (
-            DELETE FROM steadfast.queue
-            WHERE item = $20 AND kind = $21 AND epoch = $22 AND token = $23 AND state = 'leased' AND cancel_at IS NULL
-            RETURNING item, kind, attempts, chain, number
-        ), kept AS (
-            INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
-            SELECT ",
-        now!(),
-        ", attempts, item, $24, kind FROM gone
-        ), ",
-        show_next!("gone"),
         "
         SELECT coalesce(current_setting('sf.transaction', true), '') = 'open',
-               (SELECT count(*) FROM gone)"
+               steadfast.finish_row($1, $20, $21, $22, $23, $24)"
     );
-    let (is_open, gone): (bool, i64) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
+    let (is_open, is_finished): (bool, bool) = bind_messages!(sqlx::query_as(statement), names, messages, offset)
         .bind(lease.item)
         .bind(&*lease.kind)
         .bind(lease.epoch)
@@ -366,7 +354,7 @@ pub(super) async fn settle_row(
     if !is_open {
         return Err(keys::ended_by_handler());
     }
-    Ok(gone == 1)
+    Ok(is_finished)
 }
 
 /// Writes where messages go.

@@ -16,8 +16,8 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
 use crate::queue::{
-    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS, Untouched, Wanted,
-    done_word,
+    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS,
+    Untouched, Wanted, done_word,
 };
 use crate::telemetry;
 
@@ -168,7 +168,6 @@ macro_rules! show_next {
         )
     };
 }
-pub(super) use show_next;
 
 /// Puts a letter in line for each of these rows that has died and whose broker has dead letters of its own. What is in line already
 /// is not there twice.
@@ -1029,22 +1028,10 @@ pub(super) async fn see<'e>(
 /// Moves one row to the history in the transaction of what was done, and fails unless this is the transaction that was
 /// begun for it. False: the lease is lost, or the row was cancelled.
 pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease, offset: Offset) -> Result<bool> {
-    let statement = names.sql(concat!(
-        "
-        WITH gone AS (
-            DELETE FROM steadfast.queue
-            WHERE item = $2 AND kind = $3 AND epoch = $4 AND token = $5 AND state = 'leased' AND cancel_at IS NULL
-            RETURNING item, kind, attempts, chain, number
-        ), kept AS (
-            INSERT INTO steadfast.history (finished_at, attempts, item, state, kind)
-            SELECT clock_timestamp() + $1 * interval '1 microsecond', attempts, item, $6, kind FROM gone
-        ), ",
-        show_next!("gone"),
-        "
-        SELECT coalesce(current_setting('sf.transaction', true), '') = 'open' AS is_open,
-               (SELECT count(*) FROM gone)                                    AS gone"
-    ));
-    let (is_open, gone): (bool, i64) = sqlx::query_as(statement)
+    let statement = names.sql(
+        "SELECT coalesce(current_setting('sf.transaction', true), '') = 'open', steadfast.finish_row($1, $2, $3, $4, $5, $6)",
+    );
+    let (is_open, is_finished): (bool, bool) = sqlx::query_as(statement)
         .bind(offset.0)
         .bind(lease.item)
         .bind(&*lease.kind)
@@ -1057,7 +1044,7 @@ pub(super) async fn settle(conn: &mut PgConnection, names: &Names, lease: &Lease
     if !is_open {
         return Err(super::keys::ended_by_handler());
     }
-    Ok(gone == 1)
+    Ok(is_finished)
 }
 
 fn count(number: u32) -> i32 {

@@ -21,8 +21,8 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
 use crate::queue::{
-    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS, Untouched, Wanted,
-    is_key,
+    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS,
+    Untouched, Wanted, is_key,
 };
 use crate::telemetry;
 

@@ -321,7 +321,9 @@ async fn become_engine(conn: &mut PgConnection) {
             "claim_limited" => format!("{claim}, text[]"),
             "finish" => format!("{leases}, text[], text[], boolean"),
             "renew" => format!("{leases}, bigint[]"),
-            "put_back" => format!("{leases}, bigint[], boolean[], text[], integer[], text[], text[], text[], text[], text[]"),
+            "put_back" => {
+                format!("{leases}, bigint[], boolean[], text[], integer[], text[], text[], text[], text[], text[]")
+            }
             _ => claim.to_owned(),
         };
         let prepare = format!("PREPARE {name} ({types}) AS {statement}");
