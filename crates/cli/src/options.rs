@@ -10,7 +10,7 @@ use steadfast::KeyId;
 use crate::cron_options::CronVerb;
 use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
 use crate::inbox_options::InboxVerb;
-use crate::job_options::JobsVerb;
+use crate::job_options::{BreakersVerb, JobsVerb, QueuesVerb};
 use crate::outside_options::{DoctorOptions, WebhooksVerb};
 
 /// Migrates, looks at keys, deliveries, the inbox, jobs and the audit, purges, tries webhooks and schedules out, and finds out what is
@@ -108,11 +108,23 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: InboxVerb,
     },
-    /// List, show, run or cancel jobs
+    /// List, show, retry, run, cancel, reschedule or snooze jobs
     #[command(arg_required_else_help = true)]
     Jobs {
         #[command(subcommand)]
         verb: JobsVerb,
+    },
+    /// List, pause, resume or drain queues of jobs
+    #[command(arg_required_else_help = true)]
+    Queues {
+        #[command(subcommand)]
+        verb: QueuesVerb,
+    },
+    /// List, open or close breakers that processes share
+    #[command(arg_required_else_help = true)]
+    Breakers {
+        #[command(subcommand)]
+        verb: BreakersVerb,
     },
     /// Say why a message is where it is, and what to do
     Why {
@@ -183,6 +195,8 @@ impl Verb {
             Verb::Targets { verb } => verb.operator(),
             Verb::Operations { verb } => verb.operator(),
             Verb::Jobs { verb } => verb.operator(),
+            Verb::Queues { verb } => verb.operator(),
+            Verb::Breakers { verb } => verb.operator(),
             _ => None,
         }
     }

@@ -122,7 +122,7 @@ pub use failure::{Failure, FailureClass, FailureKind};
 pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
 pub use job::{
     CallerEnqueue, CallerEnqueueUnique, Enqueue, EnqueueUnique, Enqueued, Job, JobCx, JobHandler, JobId, JobList,
-    JobLookUp, JobPage, JobState, ListedJob, LookedJob, Priority, QueueOptions, UniqueConflict, UniqueJob,
+    JobLookUp, JobPage, JobState, ListedJob, ListedQueue, LookedJob, Priority, QueueOptions, UniqueConflict, UniqueJob,
     UniqueOutcome, UniqueWhile,
 };
 pub use outbox::{

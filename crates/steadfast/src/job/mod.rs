@@ -3,12 +3,15 @@
 //! [`Tx::enqueue`](crate::Tx::enqueue) writes a [`Job`] with the end of its transaction, as an event is published: as a message and a
 //! row of the [`queue`](crate::queue). The row has one kind, the job's own, so there is nobody to look for who wants it. From there
 //! on it is a leased row like any other: claimed, worked on by the handler that [`worker`] has for it, tried again, dead in the end
-//! or in the history. A handler is told what it works on by its [`cx`]; people who look after jobs [`look`] at them. Jobs that share
-//! hands and limits stand in a [`queue`]; of those with the same [`unique`] key there is one at a time.
+//! or in the history. A handler is told what it works on by its [`cx`]; people who look after jobs [`look`] at them and [`decide`] about
+//! them. Jobs that share hands and limits stand in a [`queue`], which people [`operate`]; of those with the same [`unique`] key there is
+//! one at a time.
 
 pub(crate) mod cx;
+mod decide;
 mod enqueue;
 mod look;
+mod operate;
 pub(crate) mod queue;
 pub(crate) mod unique;
 pub(crate) mod worker;
@@ -23,12 +26,14 @@ use uuid::Uuid;
 pub use cx::JobCx;
 pub(crate) use enqueue::EnqueueOptions;
 pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
+pub(crate) use look::limit_key;
 pub use look::{JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob};
+pub use operate::ListedQueue;
 pub(crate) use queue::Queues;
 pub use queue::{Priority, QueueOptions};
 pub use unique::{CallerEnqueueUnique, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile};
 pub use worker::JobHandler;
-pub(crate) use worker::Workers;
+pub(crate) use worker::{Workers, queue_of};
 
 use crate::error::{Code, Error, Result};
 

@@ -54,6 +54,8 @@ mod push;
 mod queue;
 #[path = "../conformance/jobs.rs"]
 mod jobs;
+#[path = "../conformance/operate_jobs.rs"]
+mod operate_jobs;
 #[path = "../conformance/queues.rs"]
 mod queues;
 #[path = "../conformance/unique_jobs.rs"]
