@@ -1,18 +1,18 @@
-//! `steadfast jobs list | show | batch | run-now | cancel`: what is to be done later, where it stands, and what is to become of it.
+//! `steadfast jobs list | show | batch`: what is to be done later, and where it stands.
 
 use std::time::SystemTime;
 
 use serde::Serialize;
-use steadfast::{Cancellation, Database, JobId, JobState, ListedJob, LookedJob, Steadfast};
+use steadfast::{Database, JobId, JobList, JobState, ListedJob, LookedJob, Steadfast};
 
 use crate::Context;
-use crate::change::check_reason;
-use crate::confirm::confirm;
 use crate::database::{Access, on_database};
 use crate::deliveries::{ambiguous, shorten};
 use crate::error::{CliError, Exit, Result};
-use crate::job_options::{BatchOptions, DecideOptions, JobsVerb, ListOptions, ShowOptions};
+use crate::job_change::{self, Decision};
+use crate::job_options::{BatchOptions, FilterOptions, JobsVerb, ListOptions, ShowOptions};
 use crate::output::{escape, relative};
+use crate::suggest::nearest;
 
 /// How many messages may begin alike, so that all of them are seen.
 const CANDIDATES_MAX: usize = 10;
@@ -22,8 +22,11 @@ pub(crate) async fn run(context: &Context, verb: &JobsVerb) -> Result<Exit> {
         JobsVerb::List(options) => list(context, options).await,
         JobsVerb::Show(options) => show(context, options).await,
         JobsVerb::Batch(options) => batch(context, options).await,
-        JobsVerb::RunNow(options) => decide(context, options, Decision::RunNow).await,
-        JobsVerb::Cancel(options) => decide(context, options, Decision::Cancel).await,
+        JobsVerb::Retry(options) => job_change::change(context, options, Decision::Retry).await,
+        JobsVerb::RunNow(options) => job_change::change(context, options, Decision::RunNow).await,
+        JobsVerb::Cancel(options) => job_change::change(context, options, Decision::Cancel).await,
+        JobsVerb::Reschedule(options) => job_change::reschedule(context, options).await,
+        JobsVerb::Snooze(options) => job_change::snooze(context, options).await,
     }
 }
 
@@ -32,6 +35,8 @@ pub(crate) async fn run(context: &Context, verb: &JobsVerb) -> Result<Exit> {
 struct Shown {
     id: String,
     name: String,
+    queue: Option<String>,
+    priority: &'static str,
     state: &'static str,
     attempts: u32,
     enqueued_at: Option<String>,
@@ -61,6 +66,8 @@ impl Shown {
         Self {
             id: job.id.to_string(),
             name: job.name.clone(),
+            queue: job.queue.clone(),
+            priority: job.priority.as_str(),
             state: job.state.as_str(),
             attempts: job.attempts,
             enqueued_at: moment(job.enqueued_at),
@@ -99,6 +106,8 @@ impl Shown {
         vec![
             self.id.clone(),
             escape(&self.name),
+            self.queue.as_deref().map(escape).unwrap_or_default(),
+            self.priority.to_owned(),
             self.state.to_owned(),
             self.attempts.to_string(),
             self.when.clone(),
@@ -107,31 +116,62 @@ impl Shown {
     }
 }
 
+/// The jobs that fit, but for their state.
+pub(crate) fn narrow<'c, Db: Database>(mut list: JobList<'c, Db>, filter: &FilterOptions) -> JobList<'c, Db> {
+    if let Some(name) = &filter.name {
+        list = list.name(name);
+    }
+    if let Some(queue) = &filter.queue {
+        list = list.queue(queue);
+    }
+    if let Some(priority) = filter.priority {
+        list = list.priority(priority);
+    }
+    if let Some(code) = &filter.code {
+        list = list.code(code);
+    }
+    if let Some(age) = filter.since {
+        list = list.enqueued_within(age);
+    }
+    list
+}
+
+/// Fails if a filter that let nothing through names a queue that is not there: then it was probably meant otherwise.
+pub(crate) async fn check_queue<Db: Database>(sf: &Steadfast<Db>, filter: &FilterOptions) -> Result<()> {
+    let Some(name) = &filter.queue else {
+        return Ok(());
+    };
+    let queues = sf.list_queues().await?;
+    if queues.iter().any(|queue| queue.name == *name) {
+        return Ok(());
+    }
+    let help = match nearest(name, queues.iter().map(|queue| &*queue.name)) {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`steadfast queues list` shows them".to_owned(),
+    };
+    let what = format!("there is no queue {}", escape(name));
+    Err(CliError::new(Exit::NotFound, what, help))
+}
+
 async fn list(context: &Context, options: &ListOptions) -> Result<Exit> {
     on_database!(context, Access::Read, builder => {
         let sf = builder?.build().await?;
-        let mut list = sf.jobs().limit(options.limit);
-        if let Some(state) = options.state {
+        let mut list = narrow(sf.jobs(), &options.filter).limit(options.limit);
+        if let Some(state) = options.filter.state {
             list = list.state(state);
-        }
-        if let Some(name) = &options.name {
-            list = list.name(name);
         }
         if let Some(batch) = options.batch {
             list = list.batch(batch);
-        }
-        if let Some(code) = &options.code {
-            list = list.code(code);
-        }
-        if let Some(age) = options.since {
-            list = list.enqueued_within(age);
         }
         if let Some(last) = options.after {
             list = list.after(last);
         }
         let page = list.page().await?;
+        if page.jobs.is_empty() {
+            check_queue(&sf, &options.filter).await?;
+        }
         let shown: Vec<_> = page.jobs.iter().map(|job| Shown::new(job, page.now)).collect();
-        let header = ["job", "name", "state", "attempts", "when", "what"];
+        let header = ["job", "name", "queue", "priority", "state", "attempts", "when", "what"];
         context.output.records(&shown, &header, Shown::row)?;
         if let Some(last) = page.next {
             context.output.remark(&format!("there are more: add --after {last}"));
@@ -146,6 +186,8 @@ struct Looked {
     #[serde(flatten)]
     job: Shown,
     version: u32,
+    unique_key: Option<String>,
+    limit_key: Option<String>,
     correlation_id: Option<String>,
     causation_id: Option<String>,
     traceparent: Option<String>,
@@ -216,6 +258,8 @@ impl Looked {
         Self {
             job: Shown::new(&looked.job, now),
             version: looked.version,
+            unique_key: looked.unique_key,
+            limit_key: looked.limit_key,
             correlation_id: looked.correlation_id,
             causation_id: looked.causation_id,
             traceparent: looked.traceparent,
@@ -245,7 +289,11 @@ impl Looked {
             ("name", format!("{}, version {}", escape(&job.name), self.version)),
             ("state", format!("{}, {attempts}", job.state)),
         ];
+        lines.push(("priority", job.priority.to_owned()));
         let known = [
+            ("queue", &job.queue),
+            ("unique key", &self.unique_key),
+            ("limit key", &self.limit_key),
             ("enqueued", &job.enqueued_at),
             ("due", &job.due_at),
             ("run by", &job.holder),
@@ -365,62 +413,8 @@ async fn batch(context: &Context, options: &BatchOptions) -> Result<Exit> {
     })
 }
 
-#[derive(Clone, Copy)]
-enum Decision {
-    RunNow,
-    Cancel,
-}
-
-/// What was decided, as it is shown to programs.
-#[derive(Serialize)]
-struct Decided<'d> {
-    id: String,
-    verb: &'static str,
-    operator: &'d str,
-    reason: &'d str,
-    /// What came of it.
-    done: &'static str,
-}
-
-async fn decide(context: &Context, options: &DecideOptions, decision: Decision) -> Result<Exit> {
-    let (operator, reason) = (context.config.operator()?, &*options.because.reason);
-    check_reason(reason)?;
-    on_database!(context, Access::Write, builder => {
-        let sf = builder?.build().await?;
-        let id = find(&sf, &options.id).await?;
-        let (verb, done, meaning) = match decision {
-            Decision::RunNow => {
-                sf.job(id).run_now(operator, reason).await?;
-                ("run_now", "due now", "it is the same job, with all its attempts")
-            }
-            Decision::Cancel => {
-                if !confirm(context, &format!("Cancel the job {id}? It is not run again."))? {
-                    context.output.remark("nothing was changed");
-                    return Ok(Exit::Failed);
-                }
-                match sf.job(id).cancel(operator, reason).await? {
-                    Cancellation::Done => ("cancel", "cancelled", "it is not run again"),
-                    Cancellation::Requested => (
-                        "cancel",
-                        "requested",
-                        "it is running, and told to stop; it may end completed, but it is not tried again",
-                    ),
-                }
-            }
-        };
-        let decided = Decided { id: id.to_string(), verb, operator, reason, done };
-        let lines = [
-            (done, id.to_string()),
-            ("meaning", meaning.to_owned()),
-            ("audit", format!("by {}: {}", escape(operator), escape(reason))),
-        ];
-        context.output.record(&decided, &lines)?;
-        Ok(Exit::Ok)
-    })
-}
-
 /// The one job whose id begins so.
-async fn find<Db: Database>(sf: &Steadfast<Db>, prefix: &str) -> Result<JobId> {
+pub(crate) async fn find<Db: Database>(sf: &Steadfast<Db>, prefix: &str) -> Result<JobId> {
     let mut jobs = Vec::new();
     let messages = sf.messages_beginning(prefix).await?;
     if messages.len() > CANDIDATES_MAX {

@@ -1,5 +1,5 @@
-//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries, the inbox, jobs and the audit, give dead letters another
-//! life, purge, try webhooks and schedules out, and find out what is wrong.
+//! `steadfast`: what an operator has in hand. Migrate, look at keys, deliveries, the inbox, jobs, queues, breakers and the audit, give dead letters
+//! another life, purge, try webhooks and schedules out, and find out what is wrong.
 //!
 //! The way of a call: `options` reads the line, `config` adds what the environment and `steadfast.toml` say, `database`
 //! opens what the verb needs and no more, a file of the verb's name asks the library, and `output` shows the answer. No SQL
@@ -29,6 +29,9 @@ mod operations;
 mod inbox;
 mod jobs;
 mod schedules;
+mod job_change;
+mod queues;
+mod breakers;
 mod why;
 mod status;
 mod purge;
@@ -126,6 +129,8 @@ async fn run(cli: Cli) -> Result<Exit> {
         Verb::Inbox { verb } => inbox::run(&context, &verb).await,
         Verb::Jobs { verb } => jobs::run(&context, &verb).await,
         Verb::Schedules { verb } => schedules::run(&context, &verb).await,
+        Verb::Queues { verb } => queues::run(&context, &verb).await,
+        Verb::Breakers { verb } => breakers::run(&context, &verb).await,
         Verb::Why { id } => why::run(&context, &id).await,
         Verb::Status { watch } => status::run(&context, watch).await,
         Verb::Purge { dry_run } => purge::run(&context, dry_run).await,

@@ -70,11 +70,25 @@ impl Shown {
             ("operation", self.id.clone()),
             (
                 "state",
-                format!("{}, {} of {} deliveries", self.state, self.done, self.expected),
+                format!(
+                    "{}, {} of {} {}",
+                    self.state,
+                    self.done,
+                    self.expected,
+                    noun(&self.filter)
+                ),
             ),
             ("verb", format!("{} {}", self.verb, escape(&self.filter.to_string()))),
             ("audit", format!("by {}: {}", escape(operator), escape(reason))),
         ]
+    }
+}
+
+/// What an operation is about.
+fn noun(filter: &serde_json::Value) -> &'static str {
+    match filter["role"].as_str() {
+        Some("job") => "jobs",
+        _ => "deliveries",
     }
 }
 
@@ -133,7 +147,8 @@ pub(crate) async fn work<Db: Database>(context: &Context, sf: &Steadfast<Db>, id
     });
     let watch = |progress: &BulkOperation| {
         let part = progress.done as f64 / progress.expected.max(1) as f64;
-        bar.show(part, &format!("{} of {} deliveries", progress.done, progress.expected));
+        let noun = noun(&progress.filter);
+        bar.show(part, &format!("{} of {} {noun}", progress.done, progress.expected));
         match is_interrupted.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
@@ -150,7 +165,8 @@ pub(crate) async fn work<Db: Database>(context: &Context, sf: &Steadfast<Db>, id
     let left = ended.expected.saturating_sub(ended.done);
     if ended.state == BulkState::Done && ended.verb == BulkVerb::Requeue && left > 0 {
         context.output.remark(&format!(
-            "{left} stay as they are: somebody else has changed them meanwhile, or the inbox may have forgotten them since"
+            "{left} stay as they are: somebody else has changed them meanwhile, the inbox may have forgotten them since, or they are unique \
+             jobs whose key another one has by now"
         ));
     }
     if ended.state == BulkState::Running {

@@ -10,7 +10,7 @@ use steadfast::KeyId;
 use crate::cron_options::CronVerb;
 use crate::delivery_options::{DeadVerb, OperationsVerb, OutboxVerb, TargetsVerb};
 use crate::inbox_options::InboxVerb;
-use crate::job_options::JobsVerb;
+use crate::job_options::{BreakersVerb, JobsVerb, QueuesVerb};
 use crate::outside_options::{DoctorOptions, WebhooksVerb};
 use crate::schedule_options::SchedulesVerb;
 
@@ -109,7 +109,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: InboxVerb,
     },
-    /// List, show, run or cancel jobs
+    /// List, show, retry, run, cancel, reschedule or snooze jobs
     #[command(arg_required_else_help = true)]
     Jobs {
         #[command(subcommand)]
@@ -120,6 +120,18 @@ pub(crate) enum Verb {
     Schedules {
         #[command(subcommand)]
         verb: SchedulesVerb,
+    },
+    /// List, pause, resume or drain queues of jobs
+    #[command(arg_required_else_help = true)]
+    Queues {
+        #[command(subcommand)]
+        verb: QueuesVerb,
+    },
+    /// List, open or close breakers that processes share
+    #[command(arg_required_else_help = true)]
+    Breakers {
+        #[command(subcommand)]
+        verb: BreakersVerb,
     },
     /// Say why a message is where it is, and what to do
     Why {
@@ -191,6 +203,8 @@ impl Verb {
             Verb::Operations { verb } => verb.operator(),
             Verb::Jobs { verb } => verb.operator(),
             Verb::Schedules { verb } => verb.operator(),
+            Verb::Queues { verb } => verb.operator(),
+            Verb::Breakers { verb } => verb.operator(),
             _ => None,
         }
     }

@@ -131,7 +131,7 @@ pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, Inbox
 pub use job::{
     BatchCounts, BatchId, BatchLookUp, CallerEnqueue, CallerEnqueueUnique, CancelRequest, Cancellation, Enqueue,
     EnqueueUnique, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp, JobPage, JobState, LOG_LINE_LENGTH_MAX,
-    LOG_LINES_MAX, ListedJob, LogLine, LookedJob, OUTPUT_LENGTH_MAX, Priority, Progress, QueueOptions, UniqueConflict,
+    LOG_LINES_MAX, ListedJob, ListedQueue, LogLine, LookedJob, OUTPUT_LENGTH_MAX, Priority, Progress, QueueOptions, UniqueConflict,
     UniqueJob, UniqueOutcome, UniqueWhile,
 };
 pub use outbox::{

@@ -24,6 +24,8 @@ mod keys;
 mod house;
 #[path = "suite/outbox.rs"]
 mod outbox;
+#[path = "suite/queues.rs"]
+mod queues;
 #[path = "suite/tables.rs"]
 mod tables;
 

@@ -25,11 +25,12 @@
 //! counts. An open breaker is no failure of the call: the call was not made, and no attempt is spent.
 //!
 //! `state.rs` decides, `gate.rs` lets many callers at it, `options.rs` says what cannot be, `shared.rs` talks to the
-//! database, `layer.rs` to tower.
+//! database, `operate.rs` to people, `layer.rs` to tower.
 
 mod gate;
 #[cfg(feature = "tower")]
 mod layer;
+mod operate;
 mod options;
 mod registry;
 mod shared;
@@ -49,6 +50,7 @@ use tokio::time::Instant;
 use gate::{Change, Gate};
 #[cfg(feature = "tower")]
 pub use layer::{BreakerLayer, BreakerService, Counts, LayerError, ServerErrors};
+pub use operate::SharedBreaker;
 pub use options::BreakerOptions;
 pub(crate) use registry::Breakers;
 pub(crate) use shared::{BreakerRow, BreakerWrite};

@@ -109,18 +109,40 @@ async fn share<Db: Database>(sf: &Steadfast<Db>) -> Result<()> {
     let names: Vec<_> = breakers.iter().map(Breaker::name).collect();
     let rows = sf
         .ask("read the breakers")
-        .read_breakers(&names, sf.clock().ahead())
+        .read_breakers(Some(&names), sf.clock().ahead())
         .await?;
     let rows: HashMap<_, _> = rows.iter().map(|row| (&*row.name, row)).collect();
     for breaker in &breakers {
-        if let (Some(share), Some(row)) = (breaker.share(), rows.get(breaker.name())) {
-            take_over(breaker, share, row);
+        match (breaker.share(), rows.get(breaker.name())) {
+            (Some(share), Some(row)) => take_over(breaker, share, row),
+            (Some(share), None) if share.epoch.load(Ordering::Acquire) == 0 => appear(sf, breaker, share).await?,
+            _ => {}
         }
     }
     for breaker in &breakers {
         if let Some(share) = breaker.share() {
             pass_on(sf, breaker, share).await?;
         }
+    }
+    Ok(())
+}
+
+/// Writes that there is this breaker, before anything is known of it, so that people find it in the table.
+async fn appear<Db: Database>(sf: &Steadfast<Db>, breaker: &Breaker, share: &Share) -> Result<()> {
+    let write = BreakerWrite {
+        name: breaker.name(),
+        state: BreakerState::Closed.as_str(),
+        remaining: Duration::ZERO,
+        openings: 0,
+        // If somebody else was quicker, his row is read in the next round.
+        expected: Some(0),
+    };
+    let written = sf
+        .ask("write a breaker")
+        .write_breaker(&write, sf.clock().ahead())
+        .await?;
+    if let Some(epoch) = written {
+        share.epoch.store(epoch, Ordering::Release);
     }
     Ok(())
 }

@@ -4,13 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::JobId;
 use super::batch::BatchId;
-use crate::audit::AuditEntry;
-use crate::clock::{Timestamp, rfc3339};
+use super::worker::{queue_of, read_kind};
+use super::{JobId, Priority};
+use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::outbox::{Count, DeliveryList, DeliveryPlace, FailedAttempt, LastFailure, LookedMessage, MessageId};
-use crate::queue::JOBS;
+use crate::queue::{JOBS, KEY};
 use crate::steadfast::Steadfast;
 use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, Role};
 use crate::store::reports::Reports;
@@ -65,7 +65,7 @@ impl JobState {
         }
     }
 
-    fn of(row: &DeliveryRow, now: Timestamp) -> Result<Self> {
+    pub(super) fn of(row: &DeliveryRow, now: Timestamp) -> Result<Self> {
         Ok(match &*row.state {
             "pending" if row.due_at.is_none_or(|at| at <= now.0) => Self::Available,
             "pending" if row.attempts > 0 => Self::WaitingRetry,
@@ -124,6 +124,10 @@ pub struct ListedJob {
     pub id: JobId,
     /// Its name.
     pub name: String,
+    /// The queue that it stands in. None: it has none, or no node has known its type yet.
+    pub queue: Option<String>,
+    /// How soon it has its turn.
+    pub priority: Priority,
     /// Where it stands.
     pub state: JobState,
     /// How often it was tried.
@@ -152,6 +156,8 @@ impl ListedJob {
         Ok(Self {
             id: JobId::of(row.item),
             name: row.target().trim_start_matches(JOBS).to_owned(),
+            queue: queue_of(&row.kind, row.queue.as_deref()).map(str::to_owned),
+            priority: read_kind(&row.kind).1,
             state: JobState::of(&row, now)?,
             attempts: u32::try_from(row.attempts).unwrap_or_default(),
             enqueued_at: moment(row.created_at),
@@ -181,7 +187,7 @@ pub struct JobPage {
 /// Which jobs to list or to count: [`Steadfast::jobs`].
 #[must_use = "nothing is listed until `page`"]
 pub struct JobList<'c, Db: Database> {
-    list: DeliveryList<'c, Db>,
+    pub(super) list: DeliveryList<'c, Db>,
     state: Option<JobState>,
 }
 
@@ -253,6 +259,18 @@ impl<Db: Database> JobList<'_, Db> {
         self
     }
 
+    /// Only those that stand in this queue, whatever put them there.
+    pub fn queue(mut self, queue: &str) -> Self {
+        self.list.filter.queue = Some(queue.to_owned());
+        self
+    }
+
+    /// Only those of this priority.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.list.filter.priority = Some(priority);
+        self
+    }
+
     /// Only those whose last failure has this code.
     pub fn code(mut self, code: impl Into<String>) -> Self {
         self.list = self.list.code(code);
@@ -307,7 +325,7 @@ impl<Db: Database> JobList<'_, Db> {
     }
 
     /// Turns the state into what rows have, at this moment, and says which that is.
-    async fn settle(&mut self) -> Result<Timestamp> {
+    pub(super) async fn settle(&mut self) -> Result<Timestamp> {
         let now = self.list.settle_bounds().await?;
         let filter = &mut self.list.filter;
         let Some(state) = self.state else {
@@ -363,6 +381,10 @@ pub struct LookedJob {
     pub job: ListedJob,
     /// Which shape of its JSON it has.
     pub version: u32,
+    /// The key of which there is one job at a time, if it is [unique](crate::Enqueue::unique).
+    pub unique_key: Option<String>,
+    /// Whose job it is, if it has a [limit key](crate::Enqueue::limit_key) and has not ended.
+    pub limit_key: Option<String>,
     /// What it is all about.
     pub correlation_id: Option<String>,
     /// What brought it about.
@@ -390,8 +412,8 @@ pub struct LookedJob {
 /// One job: [`Steadfast::job`].
 #[must_use = "nothing is read or decided until it is said what"]
 pub struct JobLookUp<'c, Db: Database> {
-    steadfast: &'c Steadfast<Db>,
-    id: JobId,
+    pub(super) steadfast: &'c Steadfast<Db>,
+    pub(super) id: JobId,
     is_revealed: bool,
 }
 
@@ -433,6 +455,10 @@ impl<Db: Database> JobLookUp<'_, Db> {
         let count = |number: i64| u64::try_from(number).unwrap_or_default();
         let lines = lines.unwrap_or_default();
         let log_dropped = report.as_ref().map_or(0, |report| count(report.lines));
+        let name = row.target().trim_start_matches(JOBS);
+        let unique_key = row.unique_key.as_deref().and_then(|key| key.strip_prefix(name));
+        let unique_key = unique_key.map(|key| key.trim_start_matches(' ').to_owned());
+        let limit_key = row.chain.as_deref().and_then(limit_key).map(|(_, key)| key.to_owned());
         Ok(Some(LookedJob {
             progress: report.as_ref().and_then(|report| {
                 Some(Progress {
@@ -454,6 +480,8 @@ impl<Db: Database> JobLookUp<'_, Db> {
             output: report.and_then(|report| report.output),
             job: ListedJob::read(row, now)?,
             version,
+            unique_key,
+            limit_key,
             correlation_id,
             causation_id,
             traceparent,
@@ -463,112 +491,15 @@ impl<Db: Database> JobLookUp<'_, Db> {
         }))
     }
 
-    /// Runs it now, with all its attempts, whether it is dead, waits for its next attempt or is scheduled. It is the same job, so the
-    /// outside knows it by the same [key](super::JobCx::key).
-    ///
-    /// # Errors
-    /// SF117 if somebody works on it. SF102 if there is no such job, or it has ended.
-    pub async fn run_now(self, operator: &str, reason: &str) -> Result<()> {
-        self.change("job.run_now", operator, reason, Wish::RunNow)
-            .await
-            .map(drop)
-    }
-
-    /// It is not wanted any more: it is never run, or never run again.
-    ///
-    /// If somebody works on it, on whatever node, he is [told](super::JobCx::cancelled). Between completed and cancelled there is one
-    /// winner: a handler with a transaction that has not committed by now is rolled back; one without a transaction that succeeds all the
-    /// same has completed the job; and however else the attempt ends, the job is cancelled. To ask again changes nothing.
-    ///
-    /// On SQLite, this waits for a handler that has a transaction, as everybody who writes does.
-    ///
-    /// # Errors
-    /// SF102 if there is no such job, or it has ended in another way.
-    pub async fn cancel(self, operator: &str, reason: &str) -> Result<Cancellation> {
-        self.change("job.cancel", operator, reason, Wish::Cancel).await
-    }
-
     /// Its row, in the queue or in the history.
-    async fn row(&self) -> Result<Option<DeliveryRow>> {
+    pub(super) async fn row(&self) -> Result<Option<DeliveryRow>> {
         let store = self.steadfast.ask("read deliveries");
         let rows = store.deliveries_of(self.id.as_uuid()).await?;
         Ok(rows.into_iter().find(|row| row.kind.starts_with(JOBS)))
     }
-
-    /// Ends it, or lets it begin anew.
-    async fn change(self, action: &str, operator: &str, reason: &str, wish: Wish) -> Result<Cancellation> {
-        let id = self.id;
-        let Some(found) = self.row().await? else {
-            let message = format!("there is no job {id}; `steadfast jobs list` shows those that are there");
-            return Err(Error::new(Code::InputInvalid, message));
-        };
-        if wish == Wish::Cancel && found.state == JobState::Cancelled.as_str() {
-            return Ok(Cancellation::Done);
-        }
-        let name = found.target().trim_start_matches(JOBS);
-        let entry = AuditEntry::new(operator, action, format!("{id} {name}")).because(reason);
-        let (entry, found) = (&entry, &found);
-        let changed = self.steadfast.transact(async |tx| {
-            let row = tx.lock_delivery(MessageId::of(id.as_uuid()), found.target()).await?;
-            let row = row.ok_or_else(|| has_ended(id, found))?;
-            let rows: [(Uuid, String); 1] = [(row.item, row.kind.clone())];
-            let is_running = row.state == "leased";
-            match wish {
-                Wish::Cancel if is_running && row.cancel_at.is_some() => return Ok(Some(row.holder)),
-                Wish::Cancel if is_running => tx.request_cancel(&rows[0], operator, reason).await?,
-                Wish::Cancel => tx.end_deliveries(&rows, JobState::Cancelled.as_str(), reason).await?,
-                Wish::RunNow => {
-                    refuse_running(id, &row)?;
-                    tx.take_keys_back(&rows).await?;
-                    tx.requeue(&rows).await?;
-                }
-            }
-            tx.audit(entry).await?;
-            Ok(is_running.then_some(row.holder))
-        });
-        match changed.await.map_err(Error::unwrapped)? {
-            Some(holder) => {
-                self.steadfast.row_was_cancelled(&holder.unwrap_or_default()).await;
-                Ok(Cancellation::Requested)
-            }
-            None => {
-                self.steadfast.rows_were_committed();
-                Ok(Cancellation::Done)
-            }
-        }
-    }
 }
 
-/// What is to become of a job.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    RunNow,
-    Cancel,
-}
-
-fn has_ended(id: JobId, found: &DeliveryRow) -> Error {
-    let how = match found.finished_at {
-        Some(_) => format!("is {}", found.state),
-        None => "has ended meanwhile".to_owned(),
-    };
-    Error::new(
-        Code::InputInvalid,
-        format!("the job {id} {how}, so there is nothing left to decide; enqueue another one"),
-    )
-}
-
-/// Nobody touches what somebody works on: he would not notice, and do it all the same.
-fn refuse_running(id: JobId, row: &DeliveryRow) -> Result<()> {
-    if row.state != "leased" {
-        return Ok(());
-    }
-    let until = row.leased_until.map(|at| rfc3339(Timestamp(at).into()));
-    Err(Error::new(
-        Code::Conflict,
-        format!(
-            "the job {id} is run by {} until {}; try again when it has ended",
-            row.holder.as_deref().unwrap_or("somebody"),
-            until.unwrap_or_default()
-        ),
-    ))
+/// The queue and the key of a chain that counts against a limit: `/QUEUE KEY`.
+pub(crate) fn limit_key(chain: &str) -> Option<(&str, &str)> {
+    chain.strip_prefix(KEY)?.split_once(' ')
 }

@@ -4,13 +4,15 @@
 //! row of the [`queue`](crate::queue). The row has one kind, the job's own, so there is nobody to look for who wants it. From there
 //! on it is a leased row like any other: claimed, worked on by the handler that [`worker`] has for it, tried again, dead in the end
 //! or in the history. A handler is told what it works on by its [`cx`], and tells how it goes by its [`report`]; people who look after jobs
-//! [`look`] at them. Jobs that share hands and limits stand in a [`queue`]; of those with the same [`unique`] key there is one at a time.
-//! Jobs that belong together are a [`batch`].
+//! [`look`] at them and [`decide`] about them. Jobs that share hands and limits stand in a [`queue`], which people [`operate`]; of those with
+//! the same [`unique`] key there is one at a time. Jobs that belong together are a [`batch`].
 
 pub(crate) mod batch;
 pub(crate) mod cx;
+mod decide;
 mod enqueue;
 mod look;
+mod operate;
 pub(crate) mod queue;
 mod report;
 pub(crate) mod unique;
@@ -27,15 +29,17 @@ pub use batch::{BatchCounts, BatchId, BatchLookUp};
 pub use cx::JobCx;
 pub(crate) use enqueue::EnqueueOptions;
 pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
+pub(crate) use look::limit_key;
 pub use look::{
     CancelRequest, Cancellation, JobList, JobLookUp, JobPage, JobState, ListedJob, LogLine, LookedJob, Progress,
 };
+pub use operate::ListedQueue;
 pub(crate) use queue::Queues;
 pub use queue::{Priority, QueueOptions};
 pub use report::{LOG_LINE_LENGTH_MAX, LOG_LINES_MAX, OUTPUT_LENGTH_MAX};
 pub use unique::{CallerEnqueueUnique, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile};
 pub use worker::JobHandler;
-pub(crate) use worker::Workers;
+pub(crate) use worker::{Workers, queue_of};
 
 use crate::error::{Code, Error, Result};
 

@@ -47,6 +47,11 @@ impl Priority {
         }
     }
 
+    /// Reads what [`as_str`](Self::as_str) wrote.
+    pub(crate) fn read(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|priority| priority.as_str() == word)
+    }
+
     pub(super) fn weight(self) -> u32 {
         match self {
             Self::High => 16,

@@ -42,6 +42,18 @@ pub(crate) fn kind(name: &str, version: u32, queue: Option<&str>, priority: Prio
     kind.into()
 }
 
+/// The queue that is named in a kind, and its priority.
+pub(crate) fn read_kind(kind: &str) -> (Option<&str>, Priority) {
+    let (rest, word) = kind.split_once('!').unwrap_or((kind, Priority::Normal.as_str()));
+    let queue = rest.split_once('/').map(|(_, queue)| queue);
+    (queue, Priority::read(word).unwrap_or_default())
+}
+
+/// The queue that jobs of a kind stand in: the one that it names, or that of their type, as far as anybody knows it.
+pub(crate) fn queue_of<'k>(kind: &'k str, known: Option<&'k str>) -> Option<&'k str> {
+    read_kind(kind).0.or(known)
+}
+
 /// The handler of a job that is being declared: [`Steadfast::handler`].
 #[must_use = "a job has a handler when it is given one"]
 pub struct JobHandler<'r, Db: Database, J: Job> {
@@ -350,5 +362,25 @@ impl<Db: Database> InTransaction<Db> for Running<'_, Db> {
             report.end_in(tx).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kind_says_is_read_from_it() {
+        for (queue, priority) in [
+            (None, Priority::Normal),
+            (None, Priority::High),
+            (Some("mail.bulk"), Priority::Normal),
+            (Some("mail.bulk"), Priority::Low),
+        ] {
+            let kind = kind("receipt.send", 2, queue, priority);
+            assert_eq!(read_kind(&kind), (queue, priority), "{kind}");
+            assert_eq!(queue_of(&kind, Some("own")), queue.or(Some("own")), "{kind}");
+        }
+        assert_eq!(read_kind("job:receipt.send"), (None, Priority::Normal));
     }
 }

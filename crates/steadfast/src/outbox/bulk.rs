@@ -20,6 +20,7 @@ use super::operation::{BulkOperation, BulkState, BulkVerb, OperationId};
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
+use crate::job::Priority;
 use crate::page;
 use crate::steadfast::Steadfast;
 use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, OperationRow, Operations, Role};
@@ -132,6 +133,14 @@ fn encode(filter: &DeliveryFilter) -> Value {
         ("fingerprint", filter.fingerprint.as_deref().map(Value::from)),
         ("since", filter.since.map(|since| json!(since.0))),
         ("role", is_told.then(|| Value::from(filter.role.as_str()))),
+        ("queue", filter.queue.as_deref().map(Value::from)),
+        (
+            "priority",
+            filter.priority.map(|priority| Value::from(priority.as_str())),
+        ),
+        ("due_until", filter.due_until.map(|at| json!(at.0))),
+        ("due_after", filter.due_after.map(|at| json!(at.0))),
+        ("tried", filter.is_tried.map(Value::from)),
     ];
     members
         .into_iter()
@@ -142,6 +151,7 @@ fn encode(filter: &DeliveryFilter) -> Value {
 fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
     let operation = BulkOperation::read(row)?;
     let text = |name: &str| operation.filter[name].as_str().map(str::to_owned);
+    let moment = |name: &str| operation.filter[name].as_i64().map(Timestamp);
     let among = match operation.filter["state"].as_str() {
         Some("pending") => Among::Pending,
         Some(_) => Among::Dead,
@@ -157,11 +167,16 @@ fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
         ordering_key: text("ordering_key"),
         code: text("code"),
         fingerprint: text("fingerprint"),
-        since: operation.filter["since"].as_i64().map(Timestamp),
+        since: moment("since"),
         until: Some(Timestamp(row.created_at)),
         unexpired_at: (operation.verb == BulkVerb::Requeue).then_some(Timestamp(row.created_at)),
         // By now that may be others: each is looked at when it is locked.
         remembered_since: None,
+        queue: text("queue"),
+        priority: text("priority").and_then(|word| Priority::read(&word)),
+        due_until: moment("due_until"),
+        due_after: moment("due_after"),
+        is_tried: operation.filter["tried"].as_bool(),
         ..DeliveryFilter::of(among)
     })
 }

@@ -13,7 +13,7 @@ pub struct Count {
 
 impl Count {
     /// What was counted, if counting stopped at `limit`.
-    pub(super) fn of(counted: i64, limit: u32) -> Self {
+    pub(crate) fn of(counted: i64, limit: u32) -> Self {
         Self {
             number: u64::try_from(counted).unwrap_or_default(),
             is_capped: counted >= i64::from(limit),
@@ -28,7 +28,15 @@ impl Count {
         }
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
+    /// What is left without what was counted among it.
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self {
+            number: self.number.saturating_sub(other.number),
+            is_capped: self.is_capped || other.is_capped,
+        }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             number: self.number + other.number,
             is_capped: self.is_capped || other.is_capped,

@@ -128,8 +128,9 @@ fn paused(stats: &OutboxStats) -> Check {
         None => Check::ok("paused", "no target is paused"),
         Some(paused) => Check::warn(
             "paused",
-            format!("targets are paused: {paused}"),
-            "`steadfast targets resume NAME --reason WHY` when the reason is gone; what they want is kept until then",
+            format!("targets or queues are paused: {paused}"),
+            "`steadfast targets resume NAME --reason WHY` or `steadfast queues resume NAME --reason WHY` when the reason is gone; what \
+             they want is kept until then",
         ),
     }
 }

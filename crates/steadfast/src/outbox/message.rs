@@ -28,7 +28,7 @@ pub const EVENT_LENGTH_MAX: usize = 256 * 1024;
 pub const ORDERING_KEY_LENGTH_MAX: usize = 255;
 
 /// How far away a delay or an expiry may be: beyond this it is a mistake, and databases have an end of time.
-const FUTURE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+pub(crate) const FUTURE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// Identifies a message for ever, and its event: a UUID of version 7, which sorts by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -32,6 +32,7 @@ mod sink;
 pub(crate) mod stats;
 mod targets;
 mod why;
+mod why_job;
 
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub(crate) use gauges::Gauges;
 pub use look::{DeadGroup, DeliveryList, DeliveryPage};
 pub use look_up::{FailedAttempt, LookedMessage, MessageLookUp};
 pub use message::{EVENT_LENGTH_MAX, MessageId, ORDERING_KEY_LENGTH_MAX};
-pub(crate) use message::{Elsewhere, Message, NewMessage, When};
+pub(crate) use message::{Elsewhere, FUTURE_MAX, Message, NewMessage, When};
 pub use operation::{BulkOperation, BulkState, BulkVerb, OperationId};
 pub(crate) use origin::Origin;
 pub(crate) use publications::Publications;
@@ -59,6 +60,7 @@ pub(crate) use reaction::{Reacting, Reactions};
 pub use sink::SinkTarget;
 pub(crate) use sink::{check_pattern, fits};
 pub use stats::{Flow, KindStats, OutboxStats, TableSize};
+pub(crate) use targets::SILENCE_MAX;
 pub use targets::{ListedTarget, Paused};
 pub use why::{Reason, Why, WhyDelivery, WhyWord};
 

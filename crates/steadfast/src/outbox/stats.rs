@@ -12,6 +12,7 @@ use super::forecast::Forecast;
 use super::targets::Paused;
 use crate::clock::{Offset, Timestamp};
 use crate::error::Result;
+use crate::job::queue_of;
 use crate::steadfast::Steadfast;
 use crate::store::{Database, Store};
 
@@ -81,10 +82,12 @@ pub struct KindStats {
     pub finished_per_hour: u64,
     /// How long ago a node said that it knows this kind.
     pub seen: Option<Duration>,
-    /// Who has paused it and why, if somebody has.
+    /// Who has paused it or its queue and why, if somebody has.
     pub paused: Option<Paused>,
     /// Whether messages are still written for it.
     pub is_target: bool,
+    /// The queue that these jobs stand in, if it is known.
+    pub queue: Option<String>,
 }
 
 impl KindStats {
@@ -262,6 +265,8 @@ pub(crate) struct CountedKind {
     pub(crate) paused_by: Option<String>,
     pub(crate) paused_reason: Option<String>,
     pub(crate) is_target: bool,
+    /// That of the nodes that know it.
+    pub(crate) queue: Option<String>,
 }
 
 impl From<CountedKind> for KindStats {
@@ -293,6 +298,7 @@ impl From<CountedKind> for KindStats {
                 reason: row.paused_reason.unwrap_or_default(),
             }),
             is_target: row.is_target,
+            queue: queue_of(&row.kind, row.queue.as_deref()).map(str::to_owned),
             kind: row.kind,
         }
     }
@@ -341,6 +347,7 @@ mod tests {
             paused_by: None,
             paused_reason: None,
             is_target: false,
+            queue: None,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::queue::JOBS;
 use crate::steadfast::Steadfast;
+use crate::store::jobs::QueueStateRow;
 use crate::store::letters::{Among, DeliveryFilter, KindRow, Letters, Targets};
 use crate::store::{Database, Store};
 use crate::words;
@@ -18,7 +19,7 @@ use crate::words;
 const COUNT_MAX: u32 = 10_000;
 
 /// How long ago a node must have said that it knows a kind to count as there. It says so every minute.
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(2 * 60);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2 * 60);
 
 /// Why nothing is delivered to a target for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,14 @@ pub struct Paused {
 }
 
 impl Paused {
+    pub(crate) fn of_queue(row: &QueueStateRow) -> Option<Self> {
+        Some(Self {
+            at: Timestamp(row.paused_at?).into(),
+            by: row.paused_by.clone().unwrap_or_default(),
+            reason: row.paused_reason.clone().unwrap_or_default(),
+        })
+    }
+
     pub(super) fn read(row: &KindRow) -> Option<Self> {
         Some(Self {
             at: Timestamp(row.paused_at?).into(),

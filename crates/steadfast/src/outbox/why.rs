@@ -6,11 +6,12 @@ use super::delivery::{DeliveryState, ListedDelivery};
 use super::look_up::LookedMessage;
 use super::message::MessageId;
 use super::targets::{Paused, is_known};
+use super::why_job;
 use crate::breaker::BreakerRow;
 use crate::clock::{Timestamp, rfc3339};
 use crate::error::Result;
 use crate::inbox::is_as_it_came;
-use crate::queue::{JOBS, done_word};
+use crate::queue::{JOBS, done_word, is_key};
 use crate::steadfast::Steadfast;
 use crate::store::letters::{DeliveryRow, KindRow, Letters, Targets};
 use crate::store::{Database, Store};
@@ -33,8 +34,14 @@ pub enum WhyWord {
     Behind,
     /// No node knows how to deliver it.
     UnknownKind,
-    /// Its target is paused.
+    /// Its target or its queue is paused.
     Paused,
+    /// As many jobs of its queue run as may.
+    AtLimit,
+    /// As many jobs of its limit key run as may.
+    KeyAtLimit,
+    /// As many jobs of its queue have begun lately as may.
+    RateUsedUp,
     /// The breaker with the name of its target is open.
     BreakerOpen,
     /// Its time was over before it was delivered.
@@ -61,6 +68,9 @@ impl WhyWord {
             Self::Behind => "behind",
             Self::UnknownKind => "unknown_kind",
             Self::Paused => "paused",
+            Self::AtLimit => "at_limit",
+            Self::KeyAtLimit => "key_at_limit",
+            Self::RateUsedUp => "rate_used_up",
             Self::BreakerOpen => "breaker_open",
             Self::Expired => "expired",
             Self::Dead => "dead",
@@ -169,12 +179,19 @@ impl<Db: Database> Steadfast<Db> {
     ) -> Result<Vec<Reason>> {
         let mut reasons = Vec::new();
         if !kind.is_some_and(|kind| is_known(kind, now)) {
-            reasons.push(unknown_kind(row, kind));
+            reasons.push(match row.kind.starts_with(JOBS) {
+                true => why_job::unknown_kind(row, kind),
+                false => unknown_kind(row, kind),
+            });
         }
         if let Some(paused) = kind.and_then(Paused::read) {
             reasons.push(why_paused(row.target(), &paused));
         }
+        if row.kind.starts_with(JOBS) {
+            reasons.extend(self.why_in_queue(row, now).await?);
+        }
         if let (Some(chain), Some(number)) = (&row.chain, row.number)
+            && !is_key(chain)
             && let Some(head) = self.ask("look at a chain").head_of(chain, number).await?
         {
             reasons.push(behind(MessageId::of(head), message));
@@ -182,7 +199,7 @@ impl<Db: Database> Steadfast<Db> {
         let names = [row.target()];
         let breakers = self
             .ask("read breakers")
-            .read_breakers(&names, self.clock().ahead())
+            .read_breakers(Some(&names), self.clock().ahead())
             .await?;
         reasons.extend(breakers.iter().filter_map(breaker_open));
         if let Some(at) = message.expires_at.filter(|at| *at <= SystemTime::from(now)) {
@@ -193,7 +210,10 @@ impl<Db: Database> Steadfast<Db> {
             });
         }
         if let Some(due_at) = row.due_at.filter(|due_at| *due_at > now.0) {
-            reasons.push(not_due(row, due_at));
+            reasons.push(match row.kind.starts_with(JOBS) {
+                true => why_job::not_due(row, due_at),
+                false => not_due(row, due_at),
+            });
         }
         if reasons.is_empty() {
             reasons.push(Reason {
@@ -223,7 +243,7 @@ fn no_target(message: &LookedMessage) -> Reason {
     }
 }
 
-fn unknown_kind(row: &DeliveryRow, kind: Option<&KindRow>) -> Reason {
+pub(super) fn unknown_kind(row: &DeliveryRow, kind: Option<&KindRow>) -> Reason {
     let what = match kind.and_then(|kind| kind.seen_at) {
         Some(at) => format!(
             "no node knows {}; the last one that did said so at {}",
@@ -262,7 +282,7 @@ fn behind(head: MessageId, message: &LookedMessage) -> Reason {
     }
 }
 
-fn not_due(row: &DeliveryRow, due_at: i64) -> Reason {
+pub(super) fn not_due(row: &DeliveryRow, due_at: i64) -> Reason {
     let because = match (&row.code, row.attempts) {
         (Some(code), 1..) => format!(", after attempt {} failed with {code}", row.attempts),
         _ => String::new(),
@@ -289,7 +309,10 @@ fn breaker_open(breaker: &BreakerRow) -> Option<Reason> {
         ),
         "forced_open" => (
             format!("the breaker {} is held open by a person", breaker.name),
-            "let it go back to judging by itself".to_owned(),
+            format!(
+                "`steadfast breakers close {} --reason WHY` lets it judge by itself again",
+                breaker.name
+            ),
         ),
         _ => return None,
     };
@@ -339,10 +362,13 @@ fn why_not_pending(delivery: &ListedDelivery, now: Timestamp) -> Reason {
                 true => "",
                 false => "add --edited FILE to correct it, or ",
             };
-            let remedy = format!(
-                "remove the cause, then `steadfast dead requeue {id} --target {target} --reason WHY`; {edit}write discard instead of \
-                 requeue to give it up"
-            );
+            let remedy = match is_job {
+                true => why_job::dead_remedy(id),
+                false => format!(
+                    "remove the cause, then `steadfast dead requeue {id} --target {target} --reason WHY`; {edit}write discard instead of \
+                     requeue to give it up"
+                ),
+            };
             (WhyWord::Dead, what, remedy)
         }
         DeliveryState::Skipped => (

@@ -21,7 +21,7 @@ pub(crate) struct QueueRow {
     pub(crate) rate: Option<(u32, Duration)>,
 }
 
-/// A queue, as it stands.
+/// A queue that somebody has declared or paused, as it stands.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueStateRow {
     pub(crate) name: String,
@@ -30,16 +30,14 @@ pub(crate) struct QueueStateRow {
     pub(crate) rate_count: Option<i64>,
     /// In microseconds.
     pub(crate) rate_every: Option<i64>,
-    /// When a node that works on it last said so.
-    pub(crate) seen_at: Option<i64>,
+    /// How many could have begun at once at this moment; none before the first.
+    pub(crate) tokens: Option<f64>,
+    pub(crate) tokens_at: Option<i64>,
     pub(crate) paused_at: Option<i64>,
     pub(crate) paused_by: Option<String>,
     pub(crate) paused_reason: Option<String>,
-    /// Counted up to a bound: what is due, what is due later, what runs, and what is dead.
-    pub(crate) available: i64,
-    pub(crate) scheduled: i64,
-    pub(crate) running: i64,
-    pub(crate) dead: i64,
+    /// How many of its jobs count against its limits. A lease that has expired counts until its job is claimed again.
+    pub(crate) held: i64,
 }
 
 /// A key of which there is one job at a time, and the job that wants it.
@@ -63,16 +61,18 @@ pub(crate) struct UniqueHolder {
 
 /// The sentences about queues and unique keys.
 pub(crate) trait Jobs<Db: Database> {
-    /// Every queue that was declared, that a kind stands in, or that a job waits in; each count goes so far.
-    fn list_queues(&self, count_max: u32, offset: Offset) -> impl Future<Output = Result<Vec<QueueStateRow>>> + Send;
-    /// Pauses a queue, by whom and why, or lets it go on. False: nobody has declared it.
+    /// Every queue that was declared or paused, by name.
+    fn list_queues(&self) -> impl Future<Output = Result<Vec<QueueStateRow>>> + Send;
+    /// How many jobs of a key run, of those that count against its limit.
+    fn held_by_key(&self, chain: &str) -> impl Future<Output = Result<i64>> + Send;
+    /// Pauses a queue, by whom and why, or lets it go on. One that nobody has declared has a row from then on.
     fn pause_queue(
         &self,
         conn: &mut Db::Connection,
         name: &str,
         pause: Option<(&str, &str)>,
         offset: Offset,
-    ) -> impl Future<Output = Result<bool>> + Send;
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Takes a key, unless there is one: whoever has it then, locked until the end of the transaction.
     fn take_unique(
         &self,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::{Database, Store};
 use crate::clock::{Offset, Timestamp};
 use crate::error::{Code, Error, Result};
+use crate::job::Priority;
 
 /// What the kinds of rows end with that carry dead letters to a broker: a literal, so that it can be a part of statements.
 macro_rules! letters_end {
@@ -62,6 +63,10 @@ pub(crate) struct DeliveryFilter {
     pub(crate) is_tried: Option<bool>,
     /// Jobs of this batch.
     pub(crate) batch: Option<Uuid>,
+    /// Of jobs: the queue that they stand in.
+    pub(crate) queue: Option<String>,
+    /// Of jobs.
+    pub(crate) priority: Option<Priority>,
 }
 
 /// What rows stand for.
@@ -128,12 +133,13 @@ impl DeliveryFilter {
             due_after: None,
             is_tried: None,
             batch: None,
+            queue: None,
+            priority: None,
         }
     }
 }
 
-/// Binds a filter to `$1` to `$9` and `$11` to `$17`, and how many rows are wanted to `$10`. Each statement has those up to `$13`, and
-/// the last.
+/// Binds a filter to `$1` to `$9` and `$11` to `$19`, and how many rows are wanted to `$10`. Not every statement has `$14` to `$16`.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 macro_rules! bind_filter {
     ($query:expr, $filter:expr, $limit:expr) => {{
@@ -156,6 +162,8 @@ macro_rules! bind_filter {
             .bind(filter.due_after.map(|at| at.0))
             .bind(filter.is_tried)
             .bind(filter.batch.map(|batch| batch.to_string()))
+            .bind(filter.queue.clone())
+            .bind(filter.priority.map($crate::job::Priority::as_str))
     }};
 }
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -188,6 +196,9 @@ pub(crate) struct DeliveryRow {
     pub(crate) code: Option<String>,
     pub(crate) message: Option<String>,
     pub(crate) fingerprint: Option<String>,
+    /// Of jobs: the queue of their type, as far as a node has known it.
+    pub(crate) queue: Option<String>,
+    pub(crate) unique_key: Option<String>,
 }
 
 impl DeliveryRow {
@@ -487,6 +498,8 @@ readers! {
         code: plain,
         message: plain,
         fingerprint: plain,
+        queue: plain,
+        unique_key: plain,
     }
     fn read_group -> GroupRow {
         fingerprint: plain,

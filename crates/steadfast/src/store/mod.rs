@@ -204,11 +204,22 @@ pub(crate) trait Store<Db: Database>:
 
     // Breakers.
 
-    /// Reads the breakers of these names that any process has written.
-    fn read_breakers(&self, names: &[&str], offset: Offset) -> impl Future<Output = Result<Vec<BreakerRow>>> + Send;
+    /// Reads the breakers of these names that any process has written, by name; without names, all of them.
+    fn read_breakers(
+        &self,
+        names: Option<&[&str]>,
+        offset: Offset,
+    ) -> impl Future<Output = Result<Vec<BreakerRow>>> + Send;
     /// Writes a breaker and says its new epoch. `None`: the row has another one than was expected.
     fn write_breaker(
         &self,
+        write: &BreakerWrite<'_>,
+        offset: Offset,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+    /// The same in a transaction.
+    fn write_breaker_in(
+        &self,
+        conn: &mut Db::Connection,
         write: &BreakerWrite<'_>,
         offset: Offset,
     ) -> impl Future<Output = Result<Option<i64>>> + Send;

@@ -75,13 +75,18 @@ async fn jobs_are_listed_and_one_is_shown_whole_but_masked() {
     let later = office.schedule(3, HOUR).await;
     let told = office.call("jobs list").run().await.ok();
     assert!(
-        told.starts_with("job                                   name          state      attempts  when"),
+        told.starts_with(
+            "job                                   name          queue  priority  state      attempts  when"
+        ),
         "{told}"
     );
-    assert!(told.contains(&format!("{dead}  receipt.send  dead       1 ")), "{told}");
+    assert!(
+        told.contains(&format!("{dead}  receipt.send         normal    dead       1 ")),
+        "{told}"
+    );
     assert!(told.contains("no_address: order 1 has none"), "{told}");
     assert!(
-        told.contains(&format!("{later}  receipt.send  scheduled  0 ")),
+        told.contains(&format!("{later}  receipt.send         normal    scheduled  0 ")),
         "{told}"
     );
     for (filter, count) in [
@@ -91,6 +96,8 @@ async fn jobs_are_listed_and_one_is_shown_whole_but_masked() {
         ("--name receipt.send --since 1h", 2),
         ("--name receipt.print", 0),
         ("--state running", 0),
+        ("--priority normal", 2),
+        ("--priority high", 0),
     ] {
         assert_eq!(
             office.count(&format!("jobs list --json {filter}")).await,
@@ -143,7 +150,7 @@ async fn a_job_is_run_now_or_cancelled_with_a_reason() {
         .await
         .ok();
     assert!(
-        said.contains(r#""verb":"run_now","operator":"ann","reason":"urgent""#),
+        said.contains(r#""verb":"run_now","due_at":null,"operator":"ann","reason":"urgent""#),
         "{said}"
     );
     assert_eq!(office.sf.drain().await.unwrap(), 1);
@@ -244,4 +251,98 @@ async fn a_batch_is_counted_and_its_jobs_are_listed() {
         .run()
         .await;
     unknown.refused(3, "there is no batch", "write the whole id");
+}
+
+#[tokio::test]
+async fn a_job_is_retried_rescheduled_or_snoozed_from_outside() {
+    let office = Office::open().await;
+    let (dead, later) = (office.enqueue(1).await, office.schedule(2, HOUR).await);
+    office.sf.drain().await.unwrap();
+    let untried = office.call(&format!("jobs retry {later} --reason x")).run().await;
+    untried.refused(2, "was not tried yet", "jobs run-now");
+    let said = office
+        .call(&format!("jobs retry {dead} --reason fixed"))
+        .run()
+        .await
+        .ok();
+    assert!(said.contains("it is the same job, with all its attempts"), "{said}");
+    assert_eq!(office.count("jobs list --json --state available").await, 1);
+
+    let at = "2031-02-03T04:05:06.000Z";
+    let line = format!("jobs reschedule {later} --at 2031-02-03T04:05:06Z --reason planned --json");
+    let said = office.call(&line).run().await.ok();
+    assert!(
+        said.contains(&format!(r#""verb":"reschedule","due_at":"{at}""#)),
+        "{said}"
+    );
+    let line = format!("jobs snooze {later} --for 1h --reason busy");
+    let said = office.call(&line).run().await.ok();
+    assert!(
+        said.contains("it is due at 2031-02-03T05:05:06.000Z; its attempts stay counted"),
+        "{said}"
+    );
+    let line = format!("jobs reschedule {later} --in 0s --reason now");
+    office.call(&line).run().await.ok();
+    assert_eq!(office.count("jobs list --json --state available").await, 2);
+    let odd = office.call(&format!("jobs reschedule {later} --reason x")).run().await;
+    assert!(odd.exit == 2 && odd.err.contains("--at"), "{}", odd.err);
+    let odd = office
+        .call(&format!("jobs reschedule {later} --at soon --reason x"))
+        .run()
+        .await;
+    assert!(odd.exit == 2 && odd.err.contains("soon"), "{}", odd.err);
+    let audit = office.call("audit --json --action job.snooze").run().await.ok();
+    assert!(audit.contains("busy") && audit.lines().count() == 1, "{audit}");
+}
+
+#[tokio::test]
+async fn jobs_that_fit_are_counted_and_then_retried_or_cancelled() {
+    let office = Office::open().await;
+    for order in [1, 3, 5] {
+        office.enqueue(order).await;
+    }
+    office.sf.drain().await.unwrap();
+    for order in [2, 4] {
+        office.schedule(order, HOUR).await;
+    }
+    let unsaid = office.call("jobs retry --reason x --yes").run().await;
+    unsaid.refused(2, "it is not said which jobs", "--queue");
+    let odd = office.call("jobs retry --state scheduled --reason x --yes").run().await;
+    odd.refused(2, "only jobs that have failed are retried", "run-now");
+    let counted = office
+        .call("jobs retry --name receipt.send --dry-run --json")
+        .run()
+        .await
+        .ok();
+    assert_eq!(
+        counted,
+        "{\"jobs\":3,\"exact\":true,\"verb\":\"retry\",\"changed\":false}\n"
+    );
+    let unsure = office.call("jobs retry --all --reason x").run().await;
+    unsure.refused(2, "nobody can be asked", "add --yes");
+    let done = office
+        .call("jobs retry --code no_address --reason fixed --yes")
+        .run()
+        .await
+        .ok();
+    assert!(done.contains("done, 3 of 3 jobs"), "{done}");
+    assert_eq!(office.count("jobs list --json --state available").await, 3);
+    let done = office
+        .call("jobs run-now --name receipt.send --reason early --yes --json")
+        .run()
+        .await
+        .ok();
+    assert!(
+        done.contains(r#""verb":"requeue""#) && done.contains(r#""done":2"#),
+        "{done}"
+    );
+    let done = office
+        .call("jobs cancel --all --reason withdrawn --yes")
+        .run()
+        .await
+        .ok();
+    assert!(done.contains("done, 5 of 5 jobs"), "{done}");
+    assert_eq!(office.count("jobs list --json --state cancelled").await, 5);
+    let none = office.call("jobs cancel --queue mail --dry-run").run().await;
+    none.refused(3, "there is no queue mail", "queues list");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use tokio::time::timeout;
 
-use super::{PostgresStore, Store};
+use super::{Names, PostgresStore, Store};
 use crate::breaker::{BreakerRow, BreakerWrite};
 use crate::clock::{Offset, micros};
 use crate::error::{Code, Error, Result};
@@ -14,15 +14,16 @@ use crate::error::{Code, Error, Result};
 /// How long one statement may take, and a connection for it.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Reads the breakers of these names.
-pub(super) async fn read(store: &PostgresStore, breakers: &[&str], offset: Offset) -> Result<Vec<BreakerRow>> {
+/// Reads the breakers of these names, or all of them.
+pub(super) async fn read(store: &PostgresStore, breakers: Option<&[&str]>, offset: Offset) -> Result<Vec<BreakerRow>> {
     let statement = store.names.sql(
         "
         SELECT name, state,
                (extract(epoch FROM until - clock_timestamp() - $2 * interval '1 microsecond') * 1000000)::bigint,
                openings, epoch
         FROM steadfast.breakers
-        WHERE name = ANY($1)",
+        WHERE $1::text[] IS NULL OR name = ANY($1)
+        ORDER BY name",
     );
     let read = async |conn: &mut PgConnection| {
         sqlx::query_as(statement)
@@ -44,7 +45,18 @@ pub(super) async fn read(store: &PostgresStore, breakers: &[&str], offset: Offse
 
 /// Writes a breaker and says its new epoch. `None`: the row has another one than was expected.
 pub(super) async fn write(store: &PostgresStore, write: &BreakerWrite<'_>, offset: Offset) -> Result<Option<i64>> {
-    let statement = store.names.sql(
+    let insert = async |conn: &mut PgConnection| insert(conn, &store.names, write, offset).await;
+    within_limit(store, "writing a breaker", insert).await
+}
+
+/// The same on a connection that is there.
+pub(super) async fn insert(
+    conn: &mut PgConnection,
+    names: &Names,
+    write: &BreakerWrite<'_>,
+    offset: Offset,
+) -> sqlx::Result<Option<i64>> {
+    let statement = names.sql(
         "
         INSERT INTO steadfast.breakers AS b (name, state, until, openings, epoch)
         VALUES ($1, $2, clock_timestamp() + ($3::bigint + $4::bigint) * interval '1 microsecond', $5, 1)
@@ -56,18 +68,15 @@ pub(super) async fn write(store: &PostgresStore, write: &BreakerWrite<'_>, offse
         WHERE $6::bigint IS NULL OR b.epoch = $6
         RETURNING epoch",
     );
-    let insert = async |conn: &mut PgConnection| {
-        sqlx::query_scalar(statement)
-            .bind(write.name)
-            .bind(write.state)
-            .bind(micros(write.remaining))
-            .bind(offset.0)
-            .bind(i32::try_from(write.openings).unwrap_or(i32::MAX))
-            .bind(write.expected)
-            .fetch_optional(conn)
-            .await
-    };
-    within_limit(store, "writing a breaker", insert).await
+    sqlx::query_scalar(statement)
+        .bind(write.name)
+        .bind(write.state)
+        .bind(micros(write.remaining))
+        .bind(offset.0)
+        .bind(i32::try_from(write.openings).unwrap_or(i32::MAX))
+        .bind(write.expected)
+        .fetch_optional(conn)
+        .await
 }
 
 /// Runs a statement on a connection that is closed if there is no answer in time.

@@ -61,41 +61,21 @@ pub(super) async fn declare(store: &PostgresStore, names: &Names, queues: &[Queu
 }
 
 impl Jobs<Postgres> for PostgresStore {
-    async fn list_queues(&self, count_max: u32, offset: Offset) -> Result<Vec<QueueStateRow>> {
+    async fn list_queues(&self) -> Result<Vec<QueueStateRow>> {
         let statement = self.names.sql(
             "
-            WITH clock AS (
-                SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now
-            ), counts AS (
-                SELECT k.queue, k.seen_at, c.*
-                FROM steadfast.kinds AS k
-                CROSS JOIN LATERAL (
-                    SELECT count(*) FILTER (WHERE state = 'pending' AND due_at <= (SELECT now FROM clock)) AS available,
-                           count(*) FILTER (WHERE state = 'pending' AND due_at > (SELECT now FROM clock))  AS scheduled,
-                           count(*) FILTER (WHERE state = 'leased')                                        AS running,
-                           count(*) FILTER (WHERE state = 'dead')                                          AS dead
-                    FROM (SELECT state, due_at FROM steadfast.queue WHERE kind = k.kind LIMIT $2) AS q) AS c
-                WHERE k.queue IS NOT NULL
-            ), sums AS (
-                SELECT queue, max(seen_at) AS seen_at, sum(available)::bigint AS available, sum(scheduled)::bigint AS scheduled,
-                       sum(running)::bigint AS running, sum(dead)::bigint AS dead
-                FROM counts
-                GROUP BY queue
-            )
-            SELECT coalesce(u.name, s.queue) AS name, u.running_max::bigint, u.key_running_max::bigint, u.rate_count::bigint,
+            SELECT u.name, u.running_max::bigint, u.key_running_max::bigint, u.rate_count::bigint,
                    (extract(epoch FROM u.rate_every) * 1000000)::bigint AS rate_every,
-                   (extract(epoch FROM s.seen_at) * 1000000)::bigint    AS seen_at,
-                   (extract(epoch FROM u.paused_at) * 1000000)::bigint  AS paused_at,
-                   u.paused_by, u.paused_reason,
-                   coalesce(s.available, 0) AS available, coalesce(s.scheduled, 0) AS scheduled,
-                   coalesce(s.running, 0)   AS running,   coalesce(s.dead, 0)      AS dead
+                   u.tokens, (extract(epoch FROM u.tokens_at) * 1000000)::bigint AS tokens_at,
+                   (extract(epoch FROM u.paused_at) * 1000000)::bigint  AS paused_at, u.paused_by, u.paused_reason,
+                   (SELECT count(*)
+                    FROM steadfast.slots AS s
+                    JOIN steadfast.queue AS q ON q.item = s.item AND q.kind = s.kind AND q.epoch = s.epoch
+                    WHERE s.queue = u.name AND q.state = 'leased') AS held
             FROM steadfast.queues AS u
-            FULL JOIN sums AS s ON s.queue = u.name
-            ORDER BY 1",
+            ORDER BY u.name",
         );
         let rows = sqlx::query(statement)
-            .bind(offset.0)
-            .bind(i64::from(count_max))
             .fetch_all(&self.pool)
             .await
             .map_err(Self::fail("listing queues"))?;
@@ -106,14 +86,12 @@ impl Jobs<Postgres> for PostgresStore {
                 key_running_max: row.try_get("key_running_max")?,
                 rate_count: row.try_get("rate_count")?,
                 rate_every: row.try_get("rate_every")?,
-                seen_at: row.try_get("seen_at")?,
+                tokens: row.try_get("tokens")?,
+                tokens_at: row.try_get("tokens_at")?,
                 paused_at: row.try_get("paused_at")?,
                 paused_by: row.try_get("paused_by")?,
                 paused_reason: row.try_get("paused_reason")?,
-                available: row.try_get("available")?,
-                scheduled: row.try_get("scheduled")?,
-                running: row.try_get("running")?,
-                dead: row.try_get("dead")?,
+                held: row.try_get("held")?,
             })
         };
         rows.iter()
@@ -122,35 +100,47 @@ impl Jobs<Postgres> for PostgresStore {
             .map_err(Self::fail("listing queues"))
     }
 
+    async fn held_by_key(&self, chain: &str) -> Result<i64> {
+        let statement = self.names.sql(
+            "
+            SELECT count(*)
+            FROM steadfast.queue AS q
+            JOIN steadfast.slots AS s ON s.item = q.item AND s.kind = q.kind AND s.epoch = q.epoch
+            WHERE q.chain = $1 AND q.state = 'leased'",
+        );
+        sqlx::query_scalar(statement)
+            .bind(chain)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(Self::fail("counting what runs of a key"))
+    }
+
     async fn pause_queue(
         &self,
         conn: &mut PgConnection,
         name: &str,
         pause: Option<(&str, &str)>,
         offset: Offset,
-    ) -> Result<bool> {
-        // A queue that is not declared has a row from now on: what kinds stand in it is known.
+    ) -> Result<()> {
         let statement = self.names.sql(
             "
             INSERT INTO steadfast.queues (name, declared_at, paused_at, paused_by, paused_reason)
             SELECT $2, c.now, CASE WHEN $3::text IS NOT NULL THEN c.now END, $3, $4
             FROM (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now) AS c
-            WHERE EXISTS (SELECT FROM steadfast.queues WHERE name = $2)
-               OR EXISTS (SELECT FROM steadfast.kinds WHERE queue = $2)
             ON CONFLICT ON CONSTRAINT queues_one DO UPDATE
             SET paused_at     = excluded.paused_at,
                 paused_by     = excluded.paused_by,
                 paused_reason = excluded.paused_reason",
         );
-        let written = sqlx::query(statement)
+        sqlx::query(statement)
             .bind(offset.0)
             .bind(name)
             .bind(pause.map(|(by, _)| by))
             .bind(pause.map(|(_, reason)| reason))
             .execute(conn)
             .await
-            .map_err(Self::fail("pausing a queue"))?;
-        Ok(written.rows_affected() > 0)
+            .map(drop)
+            .map_err(Self::fail("pausing a queue"))
     }
 
     async fn take_unique(

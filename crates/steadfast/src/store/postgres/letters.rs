@@ -27,7 +27,8 @@ macro_rules! columns {
                m.type AS event_type, m.ordering_key,
                (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
-               (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
+               (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint,
+               k.queue, m.unique_key "
     };
 }
 
@@ -41,7 +42,8 @@ macro_rules! columns_of_history {
                NULL::bigint AS cancel_at, NULL::text AS cancel_by, NULL::text AS cancel_reason, m.type AS event_type,
                m.ordering_key, (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_at,
                (extract(epoch FROM m.expires_at) * 1000000)::bigint AS expires_at,
-               (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint "
+               (extract(epoch FROM f.at) * 1000000)::bigint AS failed_at, f.code, f.message, f.fingerprint,
+               k.queue, m.unique_key "
     };
 }
 
@@ -54,6 +56,7 @@ macro_rules! rows {
             $table,
             " AS q
         LEFT JOIN steadfast.messages AS m ON m.id = q.item
+        LEFT JOIN steadfast.kinds AS k ON k.kind = q.kind
         LEFT JOIN LATERAL (
             SELECT at, code, message, fingerprint
             FROM steadfast.failures
@@ -64,9 +67,19 @@ macro_rules! rows {
     };
 }
 
+/// What waits, as far as a filter says for what.
+macro_rules! pending {
+    () => {
+        "q.state = 'pending'
+          AND ($14::bigint IS NULL OR q.due_at <= timestamptz 'epoch' + $14 * interval '1 microsecond')
+          AND ($15::bigint IS NULL OR q.due_at > timestamptz 'epoch' + $15 * interval '1 microsecond')
+          AND ($16::boolean IS NULL OR (q.attempts > 0) = $16)"
+    };
+}
+
 /// Those that fit a filter.
 macro_rules! fitting {
-    ($table:literal, $state:literal) => {
+    ($table:literal, $state:expr) => {
         concat!(
             rows!($table),
             "
@@ -94,7 +107,9 @@ macro_rules! fitting {
                OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
                OR coalesce(m.created_at > timestamptz 'epoch' + $12 * interval '1 microsecond', true))
           AND ($13::boolean IS NULL OR (left(q.kind, 4) = 'job:') = $13)
-          AND ($17::text IS NULL OR q.item IN (SELECT item FROM steadfast.members WHERE batch = $17::text::uuid)) "
+          AND ($17::text IS NULL OR q.item IN (SELECT item FROM steadfast.members WHERE batch = $17::text::uuid))
+          AND ($18::text IS NULL OR coalesce(nullif(split_part(split_part(q.kind, '/', 2), '!', 1), ''), k.queue) = $18)
+          AND ($19::text IS NULL OR coalesce(nullif(split_part(q.kind, '!', 2), ''), 'normal') = $19) "
         )
     };
 }
@@ -104,17 +119,7 @@ macro_rules! among {
     ($among:expr, $begin:ident, $begin_of_history:ident, $end:literal) => {
         match $among {
             Among::Queue => concat!($begin!(), fitting!("steadfast.queue", "true"), $end),
-            Among::Pending => concat!(
-                $begin!(),
-                fitting!(
-                    "steadfast.queue",
-                    "q.state = 'pending'
-          AND ($14::bigint IS NULL OR q.due_at <= timestamptz 'epoch' + $14 * interval '1 microsecond')
-          AND ($15::bigint IS NULL OR q.due_at > timestamptz 'epoch' + $15 * interval '1 microsecond')
-          AND ($16::boolean IS NULL OR (q.attempts > 0) = $16)"
-                ),
-                $end
-            ),
+            Among::Pending => concat!($begin!(), fitting!("steadfast.queue", pending!()), $end),
             Among::Leased => concat!($begin!(), fitting!("steadfast.queue", "q.state = 'leased'"), $end),
             Among::Dead => concat!(
                 $begin!(),
@@ -326,7 +331,7 @@ impl Letters<Postgres> for PostgresStore {
         let statement = match filter.among {
             Among::Pending => concat!(
                 columns!(),
-                fitting!("steadfast.queue", "q.state = 'pending'"),
+                fitting!("steadfast.queue", pending!()),
                 "ORDER BY q.item, q.kind LIMIT $10::bigint FOR UPDATE OF q"
             ),
             Among::NotLeased => concat!(

@@ -165,8 +165,10 @@ pub(super) async fn claim(
 ) -> Result<Claims> {
     let fail = |error| PostgresStore::error(error, "claiming rows of queues with limits");
     let mut tx = listener.begin().await.map_err(fail)?;
-    let lock = names.sql("SELECT FROM steadfast.queues WHERE name = ANY ($1) ORDER BY name FOR UPDATE");
-    sqlx::query(lock).bind(queues).execute(&mut *tx).await.map_err(fail)?;
+    // One that was paused meanwhile is left alone: whoever paused it has waited for those who had it locked.
+    let lock = "SELECT name FROM steadfast.queues WHERE name = ANY ($1) AND paused_at IS NULL ORDER BY name FOR UPDATE";
+    let lock = sqlx::query_scalar(names.sql(lock)).bind(queues);
+    let queues: Vec<String> = lock.fetch_all(&mut *tx).await.map_err(fail)?;
     let rows = bind_claim(sqlx::query(names.sql(CLAIM)), claim, offset)
         .bind(queues)
         .fetch_all(&mut *tx)

@@ -371,12 +371,23 @@ impl Store<Postgres> for PostgresStore {
         purge::release_lease(&self.pool, &self.names, name, holder).await
     }
 
-    async fn read_breakers(&self, names: &[&str], offset: Offset) -> Result<Vec<BreakerRow>> {
+    async fn read_breakers(&self, names: Option<&[&str]>, offset: Offset) -> Result<Vec<BreakerRow>> {
         breakers::read(self, names, offset).await
     }
 
     async fn write_breaker(&self, write: &BreakerWrite<'_>, offset: Offset) -> Result<Option<i64>> {
         breakers::write(self, write, offset).await
+    }
+
+    async fn write_breaker_in(
+        &self,
+        conn: &mut PgConnection,
+        write: &BreakerWrite<'_>,
+        offset: Offset,
+    ) -> Result<Option<i64>> {
+        breakers::insert(conn, &self.names, write, offset)
+            .await
+            .map_err(Self::fail("writing a breaker"))
     }
 
     const NEEDS_ANNOUNCEMENTS: bool = true;

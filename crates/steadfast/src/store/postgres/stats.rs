@@ -38,11 +38,13 @@ const KINDS: &str = "
            (extract(epoch FROM c.now - least(first.began, near.due_at)) * 1000000)::bigint AS oldest,
            (extract(epoch FROM c.now - least(first.due_at, near.due_at)) * 1000000)::bigint AS lag,
            (extract(epoch FROM c.now - k.seen_at) * 1000000)::bigint AS seen,
-           (extract(epoch FROM k.paused_at) * 1000000)::bigint AS paused_at, k.paused_by, k.paused_reason,
+           (extract(epoch FROM coalesce(k.paused_at, u.paused_at)) * 1000000)::bigint AS paused_at,
+           coalesce(k.paused_by, u.paused_by) AS paused_by, coalesce(k.paused_reason, u.paused_reason) AS paused_reason, k.queue,
            EXISTS (SELECT FROM steadfast.targets AS t WHERE t.name = split_part(n.kind, '@', 1)) AS is_target
     FROM clock AS c
     CROSS JOIN unnest($2::text[]) AS n (kind)
     LEFT JOIN steadfast.kinds AS k ON k.kind = n.kind
+    LEFT JOIN steadfast.queues AS u ON u.name = k.queue
     CROSS JOIN LATERAL (
         SELECT count(*) AS count
         FROM (SELECT FROM steadfast.queue AS q
@@ -108,6 +110,7 @@ fn read_kind(row: &PgRow) -> Result<CountedKind> {
         paused_by: get(row, "paused_by")?,
         paused_reason: get(row, "paused_reason")?,
         is_target: get(row, "is_target")?,
+        queue: get(row, "queue")?,
     })
 }
 

@@ -9,21 +9,22 @@ use crate::breaker::{BreakerRow, BreakerWrite};
 use crate::clock::Offset;
 use crate::error::Result;
 
-/// Reads the breakers of these names.
+/// Reads the breakers of these names, or all of them.
 pub(super) async fn read(
     readers: &SqlitePool,
     names: &Names,
-    breakers: &[&str],
+    breakers: Option<&[&str]>,
     offset: Offset,
 ) -> Result<Vec<BreakerRow>> {
     let statement = names.sql(
         "
         SELECT name, state, until - $2, openings, epoch
         FROM steadfast_breakers
-        WHERE name IN (SELECT value FROM json_each($1))",
+        WHERE $1 IS NULL OR name IN (SELECT value FROM json_each($1))
+        ORDER BY name",
     );
     let rows: Vec<(String, String, i64, i64, i64)> = sqlx::query_as(statement)
-        .bind(serde_json::json!(breakers).to_string())
+        .bind(breakers.map(|breakers| serde_json::json!(breakers).to_string()))
         .bind(offset.now().0)
         .fetch_all(readers)
         .await

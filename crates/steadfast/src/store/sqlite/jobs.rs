@@ -49,39 +49,19 @@ pub(super) async fn declare(
 }
 
 impl Jobs<Sqlite> for SqliteStore {
-    async fn list_queues(&self, count_max: u32, offset: Offset) -> Result<Vec<QueueStateRow>> {
+    async fn list_queues(&self) -> Result<Vec<QueueStateRow>> {
         let statement = self.names.sql(
             "
-            WITH counts AS (
-                SELECT k.queue, k.seen_at, q.state, q.due_at > $1 AS is_later
-                FROM steadfast_kinds AS k
-                LEFT JOIN steadfast_queue AS q
-                  ON q.kind = k.kind
-                 AND q.visible_at <= coalesce((SELECT l.visible_at FROM steadfast_queue AS l WHERE l.kind = k.kind
-                                               ORDER BY l.visible_at LIMIT 1 OFFSET $2), 9223372036854775807)
-                WHERE k.queue IS NOT NULL
-            ), sums AS (
-                SELECT queue, max(seen_at) AS seen_at,
-                       count(*) FILTER (WHERE state = 'pending' AND NOT is_later) AS available,
-                       count(*) FILTER (WHERE state = 'pending' AND is_later)     AS scheduled,
-                       count(*) FILTER (WHERE state = 'leased')                   AS running,
-                       count(*) FILTER (WHERE state = 'dead')                     AS dead
-                FROM counts
-                GROUP BY queue
-            ), all_names AS (
-                SELECT name FROM steadfast_queues UNION SELECT queue FROM sums
-            )
-            SELECT n.name, u.running_max, u.key_running_max, u.rate_count, u.rate_every, s.seen_at, u.paused_at, u.paused_by,
-                   u.paused_reason, coalesce(s.available, 0) AS available, coalesce(s.scheduled, 0) AS scheduled,
-                   coalesce(s.running, 0) AS running, coalesce(s.dead, 0) AS dead
-            FROM all_names AS n
-            LEFT JOIN steadfast_queues AS u ON u.name = n.name
-            LEFT JOIN sums AS s ON s.queue = n.name
-            ORDER BY n.name",
+            SELECT u.name, u.running_max, u.key_running_max, u.rate_count, u.rate_every, u.tokens, u.tokens_at, u.paused_at,
+                   u.paused_by, u.paused_reason,
+                   (SELECT count(*)
+                    FROM steadfast_slots AS s
+                    CROSS JOIN steadfast_queue AS q ON q.item = s.item AND q.kind = s.kind AND q.epoch = s.epoch
+                    WHERE s.queue = u.name AND q.state = 'leased') AS held
+            FROM steadfast_queues AS u
+            ORDER BY u.name",
         );
         let rows = sqlx::query(statement)
-            .bind(offset.now().0)
-            .bind(i64::from(count_max))
             .fetch_all(&self.readers)
             .await
             .map_err(Self::fail("listing queues"))?;
@@ -92,14 +72,12 @@ impl Jobs<Sqlite> for SqliteStore {
                 key_running_max: row.try_get("key_running_max")?,
                 rate_count: row.try_get("rate_count")?,
                 rate_every: row.try_get("rate_every")?,
-                seen_at: row.try_get("seen_at")?,
+                tokens: row.try_get("tokens")?,
+                tokens_at: row.try_get("tokens_at")?,
                 paused_at: row.try_get("paused_at")?,
                 paused_by: row.try_get("paused_by")?,
                 paused_reason: row.try_get("paused_reason")?,
-                available: row.try_get("available")?,
-                scheduled: row.try_get("scheduled")?,
-                running: row.try_get("running")?,
-                dead: row.try_get("dead")?,
+                held: row.try_get("held")?,
             })
         };
         rows.iter()
@@ -108,34 +86,46 @@ impl Jobs<Sqlite> for SqliteStore {
             .map_err(Self::fail("listing queues"))
     }
 
+    async fn held_by_key(&self, chain: &str) -> Result<i64> {
+        let statement = self.names.sql(
+            "
+            SELECT count(*)
+            FROM steadfast_queue AS q
+            JOIN steadfast_slots AS s ON s.item = q.item AND s.kind = q.kind AND s.epoch = q.epoch
+            WHERE q.chain = $1 AND q.state = 'leased'",
+        );
+        sqlx::query_scalar(statement)
+            .bind(chain)
+            .fetch_one(&self.readers)
+            .await
+            .map_err(Self::fail("counting what runs of a key"))
+    }
+
     async fn pause_queue(
         &self,
         conn: &mut SqliteConnection,
         name: &str,
         pause: Option<(&str, &str)>,
         offset: Offset,
-    ) -> Result<bool> {
-        // A queue that is not declared has a row from now on: what kinds stand in it is known.
+    ) -> Result<()> {
         let statement = self.names.sql(
             "
             INSERT INTO steadfast_queues (name, declared_at, paused_at, paused_by, paused_reason)
-            SELECT $1, $2, CASE WHEN $3 IS NOT NULL THEN $2 END, $3, $4
-            WHERE EXISTS (SELECT 1 FROM steadfast_queues WHERE name = $1)
-               OR EXISTS (SELECT 1 FROM steadfast_kinds WHERE queue = $1)
+            VALUES ($1, $2, CASE WHEN $3 IS NOT NULL THEN $2 END, $3, $4)
             ON CONFLICT (name) DO UPDATE
             SET paused_at     = excluded.paused_at,
                 paused_by     = excluded.paused_by,
                 paused_reason = excluded.paused_reason",
         );
-        let written = sqlx::query(statement)
+        sqlx::query(statement)
             .bind(name)
             .bind(offset.now().0)
             .bind(pause.map(|(by, _)| by))
             .bind(pause.map(|(_, reason)| reason))
             .execute(conn)
             .await
-            .map_err(Self::fail("pausing a queue"))?;
-        Ok(written.rows_affected() > 0)
+            .map(drop)
+            .map_err(Self::fail("pausing a queue"))
     }
 
     async fn take_unique(

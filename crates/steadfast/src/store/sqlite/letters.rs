@@ -23,7 +23,8 @@ macro_rules! columns {
                q.holder, NULL AS finished_at, NULL AS detail, q.cancel_at AS cancel_at, q.cancel_by, q.cancel_reason,
                m.type AS event_type, m.ordering_key,
                m.created_at AS created_at, m.expires_at AS expires_at,
-               f.at AS failed_at, f.code, f.message, f.fingerprint "
+               f.at AS failed_at, f.code, f.message, f.fingerprint,
+               k.queue, m.unique_key "
     };
 }
 
@@ -36,7 +37,8 @@ macro_rules! columns_of_history {
                q.finished_at AS finished_at, q.detail, NULL AS cancel_at, NULL AS cancel_by, NULL AS cancel_reason,
                m.type AS event_type,
                m.ordering_key, m.created_at AS created_at, m.expires_at AS expires_at,
-               f.at AS failed_at, f.code, f.message, f.fingerprint "
+               f.at AS failed_at, f.code, f.message, f.fingerprint,
+               k.queue, m.unique_key "
     };
 }
 
@@ -49,6 +51,7 @@ macro_rules! rows {
             $table,
             " AS q
         LEFT JOIN steadfast_messages AS m ON m.id = q.item
+        LEFT JOIN steadfast_kinds AS k ON k.kind = q.kind
         LEFT JOIN steadfast_failures AS f
           ON f.item = q.item AND f.kind = q.kind
          AND f.epoch = (SELECT max(l.epoch) FROM steadfast_failures AS l WHERE l.item = q.item AND l.kind = q.kind) "
@@ -56,9 +59,19 @@ macro_rules! rows {
     };
 }
 
+/// What waits, as far as a filter says for what.
+macro_rules! pending {
+    () => {
+        "q.state = 'pending'
+          AND ($14 IS NULL OR q.due_at <= $14)
+          AND ($15 IS NULL OR q.due_at > $15)
+          AND ($16 IS NULL OR (q.attempts > 0) = $16)"
+    };
+}
+
 /// Those that fit a filter.
 macro_rules! fitting {
-    ($table:literal, $state:literal) => {
+    ($table:literal, $state:expr) => {
         concat!(
             rows!($table),
             "
@@ -83,7 +96,11 @@ macro_rules! fitting {
                OR q.item < '00000000-0000-8000-0000-000000000000' OR q.item >= '00000000-0000-9000-0000-000000000000'
                OR coalesce(m.created_at > $12, true))
           AND ($13 IS NULL OR (substr(q.kind, 1, 4) = 'job:') = $13)
-          AND ($17 IS NULL OR q.item IN (SELECT item FROM steadfast_members WHERE batch = $17)) "
+          AND ($17 IS NULL OR q.item IN (SELECT item FROM steadfast_members WHERE batch = $17))
+          AND ($18 IS NULL
+               OR CASE instr(q.kind, '/') WHEN 0 THEN k.queue
+                  ELSE substr(q.kind, instr(q.kind, '/') + 1, instr(q.kind || '!', '!') - instr(q.kind, '/') - 1) END = $18)
+          AND ($19 IS NULL OR CASE instr(q.kind, '!') WHEN 0 THEN 'normal' ELSE substr(q.kind, instr(q.kind, '!') + 1) END = $19) "
         )
     };
 }
@@ -93,17 +110,7 @@ macro_rules! among {
     ($among:expr, $begin:ident, $begin_of_history:ident, $end:literal) => {
         match $among {
             Among::Queue => concat!($begin!(), fitting!("steadfast_queue", "true"), $end),
-            Among::Pending => concat!(
-                $begin!(),
-                fitting!(
-                    "steadfast_queue",
-                    "q.state = 'pending'
-          AND ($14 IS NULL OR q.due_at <= $14)
-          AND ($15 IS NULL OR q.due_at > $15)
-          AND ($16 IS NULL OR (q.attempts > 0) = $16)"
-                ),
-                $end
-            ),
+            Among::Pending => concat!($begin!(), fitting!("steadfast_queue", pending!()), $end),
             Among::Leased => concat!($begin!(), fitting!("steadfast_queue", "q.state = 'leased'"), $end),
             Among::Dead => concat!(
                 $begin!(),
@@ -316,7 +323,7 @@ impl Letters<Sqlite> for SqliteStore {
         let statement = match filter.among {
             Among::Pending => concat!(
                 columns!(),
-                fitting!("steadfast_queue", "q.state = 'pending'"),
+                fitting!("steadfast_queue", pending!()),
                 "ORDER BY q.item, q.kind LIMIT $10"
             ),
             Among::NotLeased => concat!(

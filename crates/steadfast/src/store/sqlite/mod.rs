@@ -308,7 +308,7 @@ impl Store<Sqlite> for SqliteStore {
         self.end_turn(turn).await
     }
 
-    async fn read_breakers(&self, names: &[&str], offset: Offset) -> Result<Vec<BreakerRow>> {
+    async fn read_breakers(&self, names: Option<&[&str]>, offset: Offset) -> Result<Vec<BreakerRow>> {
         breakers::read(&self.readers, &self.names, names, offset).await
     }
 
@@ -317,6 +317,15 @@ impl Store<Sqlite> for SqliteStore {
         let epoch = breakers::write(&mut turn, &self.names, write, offset).await?;
         self.end_turn(turn).await?;
         Ok(epoch)
+    }
+
+    async fn write_breaker_in(
+        &self,
+        conn: &mut SqliteConnection,
+        write: &BreakerWrite<'_>,
+        offset: Offset,
+    ) -> Result<Option<i64>> {
+        breakers::write(conn, &self.names, write, offset).await
     }
 
     // They see that the file has changed.

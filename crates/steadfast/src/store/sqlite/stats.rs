@@ -45,12 +45,14 @@ const KINDS: &str = "
                   WHERE q.kind = n.kind AND q.visible_at > $1 AND q.visible_at < $5
                   ORDER BY q.visible_at LIMIT $4)
             WHERE due_at <= $1)                                                                    AS near,
-           $1 - k.seen_at AS seen, k.paused_at, k.paused_by, k.paused_reason,
+           $1 - k.seen_at AS seen, coalesce(k.paused_at, u.paused_at) AS paused_at, coalesce(k.paused_by, u.paused_by) AS paused_by,
+           coalesce(k.paused_reason, u.paused_reason) AS paused_reason, k.queue,
            EXISTS (SELECT 1 FROM steadfast_targets AS t
                    WHERE t.name = CASE instr(n.kind, '@') WHEN 0 THEN n.kind
                                   ELSE substr(n.kind, 1, instr(n.kind, '@') - 1) END) AS is_target
     FROM named AS n
     LEFT JOIN steadfast_kinds AS k ON k.kind = n.kind
+    LEFT JOIN steadfast_queues AS u ON u.name = k.queue
     ORDER BY n.kind";
 
 /// Counts the rows of the queue, kind by kind.
@@ -92,6 +94,7 @@ fn read_kind(row: &SqliteRow, now: i64) -> Result<CountedKind> {
         paused_by: get(row, "paused_by")?,
         paused_reason: get(row, "paused_reason")?,
         is_target: get(row, "is_target")?,
+        queue: get(row, "queue")?,
     })
 }
 

@@ -214,3 +214,44 @@ fn a_shared_breaker_needs_somebody_to_look_after_it() {
     let _inside = runtime.enter();
     harness.sf.breaker(payments()).unwrap();
 }
+
+#[tokio::test]
+async fn an_operator_holds_a_shared_breaker_open_and_closes_it_in_every_process() {
+    let harness = fresh::<Db>().await;
+    let ([here, there], _processes, _) = pair(&harness).await;
+    // From a process that does not have it.
+    let sf = &harness.sf;
+    let listed = async || sf.shared_breakers().await.unwrap();
+    eventually("it is in the table before it ever opened", async || {
+        listed().await.len() == 1
+    })
+    .await;
+    let breaker = listed().await.remove(0);
+    assert_eq!(
+        (&*breaker.name, breaker.state, breaker.openings),
+        ("payments", BreakerState::Closed, 0)
+    );
+
+    sf.open_breaker("payments", "ann", "maintenance").await.unwrap();
+    becomes(&here, BreakerState::ForcedOpen).await;
+    becomes(&there, BreakerState::ForcedOpen).await;
+    assert_eq!(listed().await[0].state, BreakerState::ForcedOpen);
+    sf.close_breaker("payments", "ann", "done").await.unwrap();
+    becomes(&here, BreakerState::Closed).await;
+    becomes(&there, BreakerState::Closed).await;
+    fail(&here);
+    becomes(&there, BreakerState::Open).await;
+    let breaker = listed().await.remove(0);
+    assert!(
+        breaker.open_for.is_some_and(|open| open > HOUR / 2 && open <= HOUR),
+        "{breaker:?}"
+    );
+    let refused = sf.open_breaker("payment", "ann", "x").await.unwrap_err();
+    assert!(
+        refused.code() == Code::InputInvalid && refused.to_string().contains("did you mean `payments`?"),
+        "{refused}"
+    );
+    let audit = sf.audit_entries().page().await.unwrap();
+    let actions: Vec<_> = audit.entries.iter().map(|entry| &*entry.action).collect();
+    assert_eq!(actions, ["breaker.close", "breaker.open"]);
+}

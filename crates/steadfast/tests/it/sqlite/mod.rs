@@ -60,6 +60,8 @@ mod queue;
 mod job_batches;
 #[path = "../conformance/jobs.rs"]
 mod jobs;
+#[path = "../conformance/operate_jobs.rs"]
+mod operate_jobs;
 #[path = "../conformance/queues.rs"]
 mod queues;
 #[path = "../conformance/unique_jobs.rs"]
