@@ -46,10 +46,16 @@ pub(crate) struct BreakerWrite<'a> {
 /// What a breaker keeps in order to be shared.
 pub(super) struct Share {
     news: AtomicU8,
-    /// The epoch of the row that was read or written last; 0 before the first.
+    /// The epoch of the row that was read or written last.
     epoch: AtomicI64,
     wake: Arc<Notify>,
 }
+
+/// What is known of the row before it was read: nothing, or that there was none a moment ago. No row has these epochs.
+const NEVER_LOOKED: i64 = 0;
+const LOOKED: i64 = -1;
+/// The first epoch of a row.
+const APPEARED: i64 = 1;
 
 /// Whether there is something to write: what calls found out gives way to a row that is newer, a person's word does not.
 const NOTHING: u8 = 0;
@@ -60,7 +66,7 @@ impl Share {
     pub(super) fn new(wake: Arc<Notify>) -> Self {
         Self {
             news: AtomicU8::new(NOTHING),
-            epoch: AtomicI64::new(0),
+            epoch: AtomicI64::new(NEVER_LOOKED),
             wake,
         }
     }
@@ -115,7 +121,9 @@ async fn share<Db: Database>(sf: &Steadfast<Db>) -> Result<()> {
     for breaker in &breakers {
         match (breaker.share(), rows.get(breaker.name())) {
             (Some(share), Some(row)) => take_over(breaker, share, row),
-            (Some(share), None) if share.epoch.load(Ordering::Acquire) == 0 => appear(sf, breaker, share).await?,
+            (Some(share), None) if share.epoch.load(Ordering::Acquire) == NEVER_LOOKED => {
+                appear(sf, breaker, share).await?
+            }
             _ => {}
         }
     }
@@ -135,15 +143,13 @@ async fn appear<Db: Database>(sf: &Steadfast<Db>, breaker: &Breaker, share: &Sha
         remaining: Duration::ZERO,
         openings: 0,
         // If somebody else was quicker, his row is read in the next round.
-        expected: Some(0),
+        expected: Some(NEVER_LOOKED),
     };
     let written = sf
         .ask("write a breaker")
         .write_breaker(&write, sf.clock().ahead())
         .await?;
-    if let Some(epoch) = written {
-        share.epoch.store(epoch, Ordering::Release);
-    }
+    share.epoch.store(written.unwrap_or(LOOKED), Ordering::Release);
     Ok(())
 }
 
@@ -154,8 +160,9 @@ fn take_over(breaker: &Breaker, share: &Share, row: &BreakerRow) {
     let Some(state) = BreakerState::read(&row.state) else {
         return;
     };
-    // To a process that has just started, a breaker that closed some time ago is no news: what it has found itself is.
-    let is_before_our_time = seen == 0 && state == BreakerState::Closed;
+    // To a process that has just started, a breaker that closed some time ago is no news: what it has found itself is. Nor is it that
+    // another process has the breaker, too.
+    let is_before_our_time = (seen == NEVER_LOOKED || row.epoch == APPEARED) && state == BreakerState::Closed;
     if seen == row.epoch || is_before_our_time {
         return;
     }

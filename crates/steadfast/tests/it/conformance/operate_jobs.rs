@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::Db;
 use super::queue::{in_state, pass, process, rows, run, stop};
-use crate::harness::{Harness, eventually, fresh};
+use crate::harness::{Harness, TestDatabase, eventually, fresh};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -84,9 +84,10 @@ async fn reasons(sf: &Steadfast<Db>, id: JobId) -> Vec<(WhyWord, String)> {
     reasons.map(|reason| (reason.word, reason.what)).collect()
 }
 
-async fn audited(sf: &Steadfast<Db>, action: &str) -> usize {
-    let page = sf.audit_entries().action(action).page().await.unwrap();
-    page.entries.len()
+/// How often this stands in the audit, which a service may not read.
+async fn audited(harness: &Harness<Db>, action: &str) -> i64 {
+    let entries = format!("SELECT count(*) FROM {} WHERE action = '{action}'", Db::table("audit"));
+    Db::count(&harness.admin, &entries).await
 }
 
 #[tokio::test]
@@ -150,13 +151,16 @@ async fn a_queue_that_is_paused_begins_nothing_on_any_node_until_it_is_resumed()
         sf.resume_queue("mail", "ann", "it is back").await.unwrap();
         assert_eq!(sf.drain().await.unwrap(), 1);
         assert_eq!(
-            (audited(&sf, "queue.pause").await, audited(&sf, "queue.resume").await),
+            (
+                audited(&harness, "queue.pause").await,
+                audited(&harness, "queue.resume").await
+            ),
             (1, 1)
         );
         let refused = sf.pause_queue("mial", "ann", "x").await.unwrap_err();
         assert_eq!(refused.code(), Code::InputInvalid);
         assert!(refused.to_string().contains("did you mean `mail`?"), "{refused}");
-        assert_eq!(audited(&sf, "queue.pause").await, 1);
+        assert_eq!(audited(&harness, "queue.pause").await, 1);
     }
 }
 
@@ -257,7 +261,7 @@ async fn a_job_is_retried_rescheduled_or_snoozed_and_one_that_runs_is_left_alone
         ("job.reschedule", 2),
         ("job.cancel", 1),
     ] {
-        assert_eq!(audited(&sf, action).await, count, "{action}");
+        assert_eq!(audited(&harness, action).await, count, "{action}");
     }
 }
 

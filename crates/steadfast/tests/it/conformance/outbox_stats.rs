@@ -242,7 +242,7 @@ async fn the_doctor_tells_what_is_wrong_with_the_outbox() {
         ))
         .await;
     let found = wrong(&harness, &clock).await;
-    let paused = "targets are paused: test.refuse (1 pending, by ops: the provider is down)";
+    let paused = "targets or queues are paused: test.refuse (1 pending, by ops: the provider is down)";
     assert_eq!(found[0], ("paused", paused.to_owned()));
 
     publish(&harness.sf, &tagged("old")).await;
