@@ -123,8 +123,8 @@ pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
 pub use job::{
-    CallerEnqueue, CallerEnqueueUnique, Enqueue, EnqueueUnique, Enqueued, Job, JobCx, JobHandler, JobId, JobList,
-    JobLookUp, JobPage, JobState, ListedJob, LookedJob, Priority, QueueOptions, UniqueConflict, UniqueJob,
+    CallerEnqueue, CallerEnqueueUnique, CancelOutcome, Enqueue, EnqueueUnique, Enqueued, Job, JobCx, JobHandler, JobId,
+    JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob, Priority, QueueOptions, UniqueConflict, UniqueJob,
     UniqueOutcome, UniqueWhile,
 };
 pub use outbox::{

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use sqlx::Pool;
 use tokio_util::sync::CancellationToken;
 
 use super::JobId;
@@ -61,6 +62,11 @@ impl<Db: Database> JobCx<Db> {
     /// has a transaction of its own: a handler that has one already calls no commands, but writes what they would.
     pub fn command<'c>(&'c self, operation: &'c str, key: &str) -> Command<'c, Db> {
         Command::new(&self.sf, operation, format!("{}:{operation}:{key}", self.key)).retention(RETENTION)
+    }
+
+    /// The pool, to look at the database without a transaction: whether the job is still wanted, for example.
+    pub fn pool(&self) -> &Pool<Db> {
+        self.sf.pool()
     }
 
     /// Which attempt this is, from 1.

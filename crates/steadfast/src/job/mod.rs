@@ -26,7 +26,9 @@ pub use enqueue::{CallerEnqueue, Enqueue, Enqueued};
 pub use look::{JobList, JobLookUp, JobPage, JobState, ListedJob, LookedJob};
 pub(crate) use queue::Queues;
 pub use queue::{Priority, QueueOptions};
-pub use unique::{CallerEnqueueUnique, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile};
+pub use unique::{
+    CallerEnqueueUnique, CancelOutcome, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile,
+};
 pub use worker::JobHandler;
 pub(crate) use worker::Workers;
 
