@@ -14,6 +14,8 @@ use axum::routing::{get, post};
 use steadfast::{Builder, Code, Dispatcher, Push, Steadfast};
 
 use super::{BE_ALONE, COUNT_TABLES, Db, whereabouts};
+use crate::digest::Digest;
+use crate::jobs;
 use crate::lab::{self, Lab, LabObserver};
 use crate::mail::Mail;
 use crate::orders::Orders;
@@ -137,6 +139,8 @@ impl Process {
                 .routes()
             }
         };
+        Digest { lab: lab.clone() }.on(&sf);
+        sf.queue(jobs::QUEUE, jobs::queue())?;
         if let Some(outside) = &options.outside {
             Mail::new(outside, sf.breaker(Mail::breaker())?, lab.clone())?.on(&sf);
         }
@@ -158,6 +162,7 @@ impl Process {
         let orders = Orders {
             retention: retention("orders.place"),
             cancel_retention: retention("orders.cancel"),
+            remind_after: options.remind_after,
             quotes: match &options.process.outside {
                 Some(outside) => Some(Quotes::new(outside, sf.breaker(Quotes::breaker())?)?),
                 None => None,
