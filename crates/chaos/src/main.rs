@@ -2,8 +2,8 @@
 //!
 //! [`scene`] is what everybody shares. [`client`]s ask and write down what they hear ([`history`]), while [`accidents`]
 //! happen to the [`shop`]s, to their [`server`]s, and to the wires between them (`steadfast::testing::proxy`). Then all is
-//! made whole, the clients come to their ends, and [`check`] judges the history by a [`snapshot`] of the database. The
-//! [`witness`]es say what really occurred.
+//! made whole, the clients come to their ends, and [`check`] judges the history by a [`snapshot`] of the database, and the
+//! [`receipts`] by what has come to the world outside. The [`witness`]es say what really occurred.
 //!
 //! In a run that is about the outbox every event goes to three [`broker`]s, which are killed as well, and [`sent`] judges what is
 //! there in the end. In one that is about the inbox there is a broker between the shops and warehouses with a database of their own,
@@ -22,6 +22,7 @@ mod snapshot;
 mod check;
 mod sent;
 mod trade;
+mod receipts;
 mod witness;
 mod progress;
 mod random;
@@ -130,6 +131,9 @@ async fn break_and_judge(run: &Run, place: &Place<'_>) -> Result<ExitCode> {
         }
         Kind::Inbox => violations.extend(trade::judge(&snapshot.effects, &trade)),
     }
+    if let Some(world) = &scene.world {
+        violations.extend(receipts::judge(&snapshot, &world.receipts().await?));
+    }
     if !violations.is_empty() {
         eprintln!("{}", check::describe(&violations, &history, &snapshot));
     }
@@ -179,7 +183,7 @@ async fn act(scene: &Arc<Scene>, clients: u16) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every event has reached its targets, or is dead.
+/// Waits until every event has reached its targets, and every receipt the outside, or is dead.
 async fn until_delivered(scene: &Scene) -> Result<()> {
     let began = Instant::now();
     loop {

@@ -13,6 +13,7 @@ use crate::error::{Context, Result};
 use crate::history::Recorder;
 use crate::options::{Amounts, Database, Kind, Run};
 use crate::random::Random;
+use crate::receipts::World;
 use crate::server::Server;
 use crate::shop::{Orders, Role, Shop, Ways};
 
@@ -56,6 +57,8 @@ pub(crate) struct Scene {
     pub(crate) brokers: Vec<(Broker, Server)>,
     pub(crate) workers: Vec<Shop>,
     pub(crate) warehouses: Vec<Shop>,
+    /// Where receipts go; nobody in a run that is about the inbox.
+    pub(crate) world: Option<World>,
     pub(crate) recorder: Recorder,
     pub(crate) tally: Tally,
     finished: AtomicU64,
@@ -111,6 +114,10 @@ impl Scene {
             .iter()
             .map(|(_, broker): &(_, Server)| broker.url.clone())
             .collect();
+        let world = match run.kind {
+            Kind::Inbox => None,
+            Kind::Command | Kind::Outbox => Some(World::open(place.shop_binary, place.directory).await?),
+        };
         let ways = match run.kind {
             Kind::Inbox => Ways {
                 source: urls.first().cloned(),
@@ -118,6 +125,7 @@ impl Scene {
             },
             _ => Ways {
                 sinks: urls,
+                outside: world.as_ref().map(|world| world.url.clone()),
                 ..Ways::default()
             },
         };
@@ -156,6 +164,7 @@ impl Scene {
             brokers,
             workers,
             warehouses,
+            world,
             recorder: Recorder::new(&place.directory.join("history.jsonl"))?,
             tally: Tally::default(),
             finished: AtomicU64::default(),

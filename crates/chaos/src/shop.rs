@@ -65,6 +65,8 @@ pub(crate) struct Ways {
     pub(crate) sinks: Vec<String>,
     /// The broker between shops and warehouses.
     pub(crate) source: Option<String>,
+    /// Where mail goes.
+    pub(crate) outside: Option<String>,
 }
 
 /// A place where a shop runs: one process after the other.
@@ -208,9 +210,10 @@ impl Shop {
             Role::Worker => command.arg("worker"),
             Role::Warehouse => command.arg("warehouse"),
         };
-        let Ways { sinks, source } = &self.ways;
+        let Ways { sinks, source, outside } = &self.ways;
         command.args(sinks.iter().flat_map(|sink| ["--sink", sink]));
         command.args(source.iter().flat_map(|source| ["--source", source]));
+        command.args(outside.iter().flat_map(|outside| ["--outside", outside]));
         match self.role {
             Role::Shop | Role::Worker => command.args(["--sink-name", SINK_NAME]),
             Role::Warehouse => command.args(["--source-name", SINK_NAME]),

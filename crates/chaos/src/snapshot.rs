@@ -17,6 +17,8 @@ pub(crate) struct Snapshot {
     pub(crate) reserved: Vec<String>,
     /// The orders that it was given up for: their events are dead letters.
     pub(crate) dead: Vec<String>,
+    /// The payments whose receipt was given up.
+    pub(crate) dead_receipts: Vec<String>,
     /// How many deliveries were taken over from a process that had died, or was cut off.
     pub(crate) taken_over: u64,
     /// What was to be sent to brokers.
@@ -81,7 +83,11 @@ const RESERVED: &str = "SELECT order_id FROM reservations";
 macro_rules! of_deliveries {
     ($schema:literal) => {
         Deliveries {
-            waiting: concat!("SELECT count(*) FROM ", $schema, "queue WHERE state <> 'dead'"),
+            waiting: concat!(
+                "SELECT count(*) FROM ",
+                $schema,
+                "queue WHERE state <> 'dead' AND kind <> 'job:reminder.send'"
+            ),
             dead: concat!(
                 "SELECT m.payload FROM ",
                 $schema,
@@ -89,12 +95,19 @@ macro_rules! of_deliveries {
                 $schema,
                 "messages AS m ON m.id = q.item WHERE q.state = 'dead' AND q.kind = 'stock.reserve'"
             ),
+            dead_receipts: concat!(
+                "SELECT m.payload FROM ",
+                $schema,
+                "queue AS q JOIN ",
+                $schema,
+                "messages AS m ON m.id = q.item WHERE q.state = 'dead' AND q.kind = 'job:receipt.send'"
+            ),
             taken_over: concat!(
                 "SELECT count(*) FROM ",
                 $schema,
                 "failures WHERE code = 'lease_expired'"
             ),
-            messages: concat!("SELECT CAST(id AS TEXT) FROM ", $schema, "messages"),
+            messages: concat!("SELECT CAST(id AS TEXT) FROM ", $schema, "messages WHERE kind IS NULL"),
             dead_at_sinks: concat!(
                 "SELECT CAST(item AS TEXT), kind FROM ",
                 $schema,
@@ -112,6 +125,7 @@ macro_rules! of_deliveries {
 struct Deliveries {
     waiting: &'static str,
     dead: &'static str,
+    dead_receipts: &'static str,
     taken_over: &'static str,
     messages: &'static str,
     dead_at_sinks: &'static str,
@@ -133,7 +147,7 @@ impl Snapshot {
         reading.context("reading the database")
     }
 
-    /// How many deliveries are still to be made.
+    /// How many deliveries are still to be made, and jobs to be done. Reminders are due in days.
     pub(crate) async fn waiting(database: Database, url: &str) -> Result<i64> {
         let counting = async {
             match database {
@@ -161,6 +175,9 @@ impl Snapshot {
         let dead = sqlx::query_scalar(DELIVERIES_POSTGRES.dead)
             .fetch_all(&mut conn)
             .await?;
+        let dead_receipts = sqlx::query_scalar(DELIVERIES_POSTGRES.dead_receipts)
+            .fetch_all(&mut conn)
+            .await?;
         let taken_over = sqlx::query_scalar(DELIVERIES_POSTGRES.taken_over);
         let taken_over = taken_over.fetch_one(&mut conn).await?;
         let ids: Vec<String> = sqlx::query_scalar(DELIVERIES_POSTGRES.messages)
@@ -175,7 +192,7 @@ impl Snapshot {
                 .fetch_all(&mut conn)
                 .await?,
         };
-        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over, published))
+        Ok(Self::new(effects, keys).with_deliveries(reserved, [&dead, &dead_receipts], taken_over, published))
     }
 
     async fn from_sqlite(url: &str) -> sqlx::Result<Self> {
@@ -185,6 +202,9 @@ impl Snapshot {
         let keys: Vec<KeyRow> = sqlx::query_as(KEYS_SQLITE).fetch_all(&mut conn).await?;
         let reserved = sqlx::query_scalar(RESERVED).fetch_all(&mut conn).await?;
         let dead = sqlx::query_scalar(DELIVERIES_SQLITE.dead).fetch_all(&mut conn).await?;
+        let dead_receipts = sqlx::query_scalar(DELIVERIES_SQLITE.dead_receipts)
+            .fetch_all(&mut conn)
+            .await?;
         let taken_over = sqlx::query_scalar(DELIVERIES_SQLITE.taken_over);
         let taken_over = taken_over.fetch_one(&mut conn).await?;
         let ids: Vec<String> = sqlx::query_scalar(DELIVERIES_SQLITE.messages)
@@ -199,7 +219,7 @@ impl Snapshot {
                 .fetch_all(&mut conn)
                 .await?,
         };
-        Ok(Self::new(effects, keys).with_deliveries(reserved, &dead, taken_over, published))
+        Ok(Self::new(effects, keys).with_deliveries(reserved, [&dead, &dead_receipts], taken_over, published))
     }
 
     fn new(effects: Vec<EffectRow>, keys: Vec<KeyRow>) -> Self {
@@ -230,11 +250,21 @@ impl Snapshot {
         }
     }
 
-    fn with_deliveries(self, reserved: Vec<String>, dead: &[Vec<u8>], taken_over: i64, published: Published) -> Self {
+    fn with_deliveries(
+        self,
+        reserved: Vec<String>,
+        [dead, dead_receipts]: [&[Vec<u8>]; 2],
+        taken_over: i64,
+        published: Published,
+    ) -> Self {
         Self {
             reserved,
             published,
             dead: dead.iter().filter_map(|event| id_in(event, "order_id")).collect(),
+            dead_receipts: dead_receipts
+                .iter()
+                .filter_map(|job| id_in(job, "payment_id"))
+                .collect(),
             taken_over: taken_over.unsigned_abs(),
             ..self
         }

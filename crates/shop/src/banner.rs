@@ -15,6 +15,8 @@ pub(crate) struct Whereabouts {
     pub(crate) records: &'static str,
     /// The view on the events and what became of them.
     pub(crate) messages: &'static str,
+    /// The view on the jobs.
+    pub(crate) jobs: &'static str,
     /// The table of the messages from elsewhere that were handled.
     pub(crate) inbox: &'static str,
 }
@@ -112,6 +114,7 @@ pub(crate) fn shop(address: SocketAddr, whereabouts: &Whereabouts, ways: &str, o
         client,
         records,
         messages,
+        jobs,
         ..
     } = whereabouts;
     let curl = format!("curl -i http://{address}");
@@ -170,7 +173,9 @@ What was ordered
   {curl}/orders {user}
 {stock}
   {curl}/orders/ID/cancel -X POST {user} -H 'Idempotency-Key: cancel-1'
-Let a worker do that, in another terminal: stop it, kill it, start two; nothing is lost and nothing happens twice
+What is to be done later: a reminder if nobody pays, a receipt if somebody does, a digest each day; mail waits for --outside URL
+  {client} 'SELECT name, state, due_at FROM {jobs}'
+Let a worker do all that, in another terminal: stop it, kill it, start two; nothing is lost and nothing happens twice
   {worker}
 {ways}
 Everything is in {place}:
@@ -206,6 +211,7 @@ mod tests {
             client: "sqlite3 shop.db".into(),
             records: "records",
             messages: "messages",
+            jobs: "jobs",
             inbox: "inbox",
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 7878));

@@ -3,7 +3,8 @@
 //! The way of a request: `auth` says who asks, `lab` may prepare an accident, Steadfast claims the key and reads the body,
 //! and a command of `orders` or `payments` writes the row and publishes what has happened. `order` and `payment` hold what is
 //! sold and the rules of it. After the commit some process, this one or a worker, delivers the `events` to those who react,
-//! `stock` and `mail`, to customers who look on, by `live` (and `across` processes), and beyond the process, by `sinks`.
+//! `stock` and `mail`, to customers who look on, by `live` (and `across` processes), and beyond the process, by `sinks`. The same
+//! processes do the `jobs` that commands have enqueued, and write the `digest` of each day.
 //!
 //! The stock may be kept elsewhere: then `shop warehouse` has it, in a database of its own. Orders go there by a broker, and by
 //! `sources` comes back what `warehouse` notes.
@@ -25,8 +26,10 @@ mod orders;
 mod payment;
 mod payments;
 mod events;
+mod jobs;
 mod stock;
 mod mail;
+mod digest;
 mod live;
 mod across;
 mod sinks;
@@ -70,7 +73,7 @@ struct Cli {
 enum Command {
     /// Opens the shop and serves until Ctrl-C or SIGTERM
     Serve(ServeOptions),
-    /// Runs beside shops on the same database: reserves stock and sends mail for whatever they published, and sells nothing
+    /// Runs beside shops on the same database: reserves stock, sends mail and writes digests for them, and sells nothing
     Worker(ProcessOptions),
     /// Keeps the stock of shops that know it by --source, in a database of its own: reserves what they sell, once, and tells them
     Warehouse(WarehouseOptions),
@@ -86,7 +89,10 @@ pub(crate) struct ServeOptions {
     /// How long answers are kept and replayed, of one operation (payments.make=1s) or of all [default: 24h]
     #[arg(long, value_name = "[OPERATION=]DURATION", value_parser = Retention::read)]
     retention: Vec<Retention>,
-    /// Publish only, and leave the reactions to other processes: shop worker
+    /// How long a customer may take to pay for an order before he is reminded of it, once
+    #[arg(long, value_name = "DURATION", default_value = "2d", value_parser = jobs::read_remind_after)]
+    remind_after: Duration,
+    /// Publish and enqueue only, and leave the rest to other processes: shop worker
     #[arg(long)]
     no_dispatch: bool,
 }
@@ -149,7 +155,7 @@ pub(crate) struct NodeOptions {
     /// Turn the process into a fault lab: requests, deliveries and messages may hold, fail, panic or kill it (see GET /lab)
     #[arg(long)]
     lab: bool,
-    /// An accident for deliveries or for messages from a broker, in the lab only: stock.reserve:kill=after_handler@1 (see GET /lab)
+    /// An accident for deliveries, jobs or messages from a broker, in the lab only: stock.reserve:kill=after_handler@1 (see GET /lab)
     #[arg(long, value_name = "FAULT", requires = "lab", value_parser = DeliveryFault::read)]
     fault: Vec<DeliveryFault>,
     /// How often expired keys are purged, roughly [default: 1h]

@@ -8,6 +8,7 @@ use steadfast::{Failure, FailureClass, Owner, Tx, rfc3339};
 use uuid::Uuid;
 
 use crate::events::{OrderCancelled, OrderPlaced, email_of};
+use crate::jobs::SendReminder;
 use crate::lab;
 use crate::live;
 use crate::order::{NewOrder, Order, OrderRow};
@@ -19,13 +20,15 @@ pub(crate) const LIST_LENGTH_MAX: i64 = 100;
 pub(crate) struct Orders {
     pub(crate) retention: Duration,
     pub(crate) cancel_retention: Duration,
+    /// How long a customer may take to pay before he is reminded.
+    pub(crate) remind_after: Duration,
     /// Without an outside world there are none.
     pub(crate) quotes: Option<Quotes>,
 }
 
 #[steadfast::service(db = [Sqlite, Postgres])]
 impl Orders {
-    /// Places an order. The row, the key, the answer and what is told of it are one COMMIT.
+    /// Places an order. The row, the key, the answer, what is told of it and the reminder to pay are one COMMIT.
     #[command(
         "orders.place",
         route = "POST /orders",
@@ -64,6 +67,13 @@ impl Orders {
             quantity: order.quantity,
             email: email_of(owner),
         })?;
+        let reminder = SendReminder {
+            order_id: order.id.clone(),
+            sku: order.sku.clone(),
+            quantity: order.quantity,
+            email: email_of(owner),
+        };
+        tx.enqueue(&reminder).unique(&order.id).delay(self.remind_after).await?;
         lab::after_write().await?;
         Ok(order)
     }
@@ -110,6 +120,7 @@ impl Orders {
             .bind(&cancelled_at)
             .execute(tx.db())
             .await?;
+        tx.cancel_job::<SendReminder>(&id).await?;
         tx.publish(&OrderCancelled {
             order_id: id,
             customer: live::customer(owner),

@@ -8,6 +8,7 @@ use steadfast::{Failure, FailureClass, Owner, Tx, rfc3339};
 use uuid::Uuid;
 
 use crate::events::{PaymentCaptured, email_of};
+use crate::jobs::{SendReceipt, SendReminder};
 use crate::lab;
 use crate::live;
 use crate::orders::LIST_LENGTH_MAX;
@@ -19,7 +20,8 @@ pub(crate) struct Payments {
 
 #[steadfast::service(db = [Sqlite, Postgres])]
 impl Payments {
-    /// Makes a payment. The row, the key, the answer and what is told of it are one COMMIT.
+    /// Makes a payment. The row, the key, the answer, what is told of it, the receipt that is to be sent and that nobody is reminded any
+    /// more are one COMMIT.
     #[command(
         "payments.make",
         route = "POST /payments",
@@ -64,6 +66,16 @@ impl Payments {
             currency: payment.currency.clone(),
             email: email_of(owner),
         })?;
+        tx.enqueue(&SendReceipt {
+            payment_id: payment.id.clone(),
+            amount: payment.amount,
+            currency: payment.currency.clone(),
+            email: email_of(owner),
+        })
+        .await?;
+        if let Some(order_id) = &payment.order_id {
+            tx.cancel_job::<SendReminder>(order_id).await?;
+        }
         lab::after_write().await?;
         Ok(payment)
     }

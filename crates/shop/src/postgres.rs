@@ -37,6 +37,7 @@ fn whereabouts(options: &PgConnectOptions) -> Whereabouts {
         client: format!("psql -h {host} -p {port} -U {user} -d {database} -c"),
         records: "steadfast.idempotency_records",
         messages: "steadfast.outbox_messages",
+        jobs: "steadfast.jobs",
         inbox: "steadfast.inbox",
     }
 }

@@ -62,6 +62,7 @@ fn whereabouts(options: &SqliteConnectOptions) -> Whereabouts {
         client: format!("sqlite3 -box {file}"),
         records: "steadfast_idempotency_records",
         messages: "steadfast_outbox_messages",
+        jobs: "steadfast_jobs",
         inbox: "steadfast_inbox",
     }
 }

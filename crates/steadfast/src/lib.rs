@@ -129,10 +129,10 @@ pub use failure::say::{Classify, FailureExt};
 pub use failure::{Failure, FailureClass, FailureKind};
 pub use inbox::{ConsumerStats, Envelope, InboxList, InboxPage, InboxPlace, InboxRecord, InboxStats, Intake};
 pub use job::{
-    BatchCounts, BatchId, BatchLookUp, CallerEnqueue, CallerEnqueueUnique, CancelRequest, Cancellation, Enqueue,
-    EnqueueUnique, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp, JobPage, JobState, LOG_LINE_LENGTH_MAX,
-    LOG_LINES_MAX, ListedJob, ListedQueue, LogLine, LookedJob, OUTPUT_LENGTH_MAX, Priority, Progress, QueueOptions, UniqueConflict,
-    UniqueJob, UniqueOutcome, UniqueWhile,
+    BatchCounts, BatchId, BatchLookUp, CallerEnqueue, CallerEnqueueUnique, CancelOutcome, CancelRequest, Cancellation,
+    Enqueue, EnqueueUnique, Enqueued, Job, JobCx, JobHandler, JobId, JobList, JobLookUp, JobPage, JobState,
+    LOG_LINE_LENGTH_MAX, LOG_LINES_MAX, ListedJob, ListedQueue, LogLine, LookedJob, OUTPUT_LENGTH_MAX, Priority,
+    Progress, QueueOptions, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile,
 };
 pub use outbox::{
     Aggregate, Dispatcher, Duplicates, EVENT_LENGTH_MAX, Event, EventCx, MessageId, ORDERING_KEY_LENGTH_MAX, OnDead,

@@ -1,35 +1,30 @@
-//! The accidents of deliveries, and of messages that come from a broker, which no request asks for: whoever starts a process says by
-//! `--fault` what happens in it.
+//! The accidents of deliveries, of jobs, and of messages that come from a broker, which no request asks for: whoever starts a process
+//! says by `--fault` what happens in it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use steadfast::testing::{WorkId, WorkPoint};
-use steadfast::{EventCx, Failure};
+use steadfast::{EventCx, Failure, Job};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 
 use super::Lab;
 use super::fault::{AFTER_WRITE, Fault, kill};
-use crate::{live, sinks, sources, warehouse};
+use crate::jobs::SendDigest;
+use crate::{digest, jobs, live, sinks, sources, warehouse};
 
 /// How `--fault` is written.
 pub(super) const GRAMMAR: &str = "[TARGET[/ARTICLE]:]FAULT[@ATTEMPT]";
 
 /// Who is told of events of the shop, besides [`sinks`].
-pub(super) const TARGETS: [&str; 5] = [
-    "stock.reserve",
-    "stock.release",
-    "mail.confirm",
-    "mail.receipt",
-    live::TARGET,
-];
+pub(super) const TARGETS: [&str; 4] = ["stock.reserve", "stock.release", "mail.confirm", live::TARGET];
 
 /// Who is told of what comes from [`sources`] only.
 pub(super) const FED: [&str; 1] = [warehouse::TARGET];
 
 /// Every knob: an example, and what it does.
-pub(super) const KNOBS: [(&str, &str); 10] = [
+pub(super) const KNOBS: [(&str, &str); 12] = [
     (
         "hold=5s",
         "wait so long before the handler, with the lease and no transaction; hold=until-released waits for POST /lab/release",
@@ -53,6 +48,14 @@ pub(super) const KNOBS: [(&str, &str); 10] = [
     (
         "stock.reserve/poison:kill=after_write",
         "an order of this article kills every process that reserves it, until it is dead",
+    ),
+    (
+        "receipt.send:kill=after_handler@1",
+        "kill -9 when the receipt of a payment is sent and nobody has noted it: it is asked for again with the key of its job",
+    ),
+    (
+        "receipt.send/XTS:kill=after_write",
+        "a payment in this currency kills every process that sends its receipt, until it is dead",
     ),
     (
         "shop.rabbitmq:kill=before_finish@1",
@@ -113,9 +116,11 @@ impl DeliveryFault {
         };
         let fault = Fault::read(what, &kill_points())?;
         let happens_in_handler = !matches!(&fault, Fault::Hold(_)) && !is_steadfasts(&fault);
-        if article.is_some() && (!happens_in_handler || target == Some("mail.receipt")) {
+        let knows_none = target.is_some_and(|target| [digest::NAME, SendDigest::NAME].contains(&target));
+        if article.is_some() && (!happens_in_handler || knows_none) {
             return Err(format!(
-                "{text:?} names an article, which only the handler of an order knows; write fail=.., panic or kill={AFTER_WRITE}"
+                "{text:?} names an article, or a currency, which only the handler of an order or a payment knows; write fail=.., panic or \
+                 kill={AFTER_WRITE}"
             ));
         }
         let is_source = target.is_some_and(|target| sources::NAMES.contains(&target));
@@ -162,9 +167,9 @@ fn is_sink(target: &str) -> bool {
 
 fn find(target: &str) -> Result<&'static str, String> {
     let sinks = [&sinks::TARGETS[..], &sinks::WAREHOUSE_TARGETS].concat();
-    let all = [&TARGETS[..], &FED, &sinks, &sources::NAMES].concat();
+    let all = [&TARGETS[..], &jobs::NAMES, &FED, &sinks, &sources::NAMES].concat();
     let known = all.iter().find(|known| **known == target).copied();
-    known.ok_or_else(|| format!("{target:?} is no target; they are {}", all.join(", ")))
+    known.ok_or_else(|| format!("{target:?} is no target and no job; they are {}", all.join(", ")))
 }
 
 fn read_attempt(text: &str) -> Result<u32, String> {
@@ -173,13 +178,11 @@ fn read_attempt(text: &str) -> Result<u32, String> {
 }
 
 impl Lab {
-    /// Steadfast's observer: a delivery has come to a point of its way.
+    /// Steadfast's observer: a delivery or a job has come to a point of its way.
     pub(super) fn worked(&self, point: WorkPoint, id: &WorkId<'_>) {
-        for delivery in self
-            .deliveries
-            .iter()
-            .filter(|fault| fault.is_about(id.kind, id.attempt))
-        {
+        // Of a job it is the name behind the prefix.
+        let name = id.kind.strip_prefix("job:").unwrap_or(id.kind);
+        for delivery in self.deliveries.iter().filter(|fault| fault.is_about(name, id.attempt)) {
             // Who names a source means its messages, and nobody's handler.
             let of_source = delivery.target.is_some_and(|target| sources::NAMES.contains(&target));
             let held_at = match of_source {
@@ -205,11 +208,24 @@ pub(crate) async fn after_reaction(
     cx: Option<&EventCx>,
     article: Option<&str>,
 ) -> Result<(), Failure> {
-    let Some((lab, cx)) = lab.zip(cx) else {
+    match cx {
+        Some(cx) => after_job(lab, cx.target(), cx.attempt(), article).await,
+        None => Ok(()),
+    }
+}
+
+/// The same for a job, by its name.
+pub(crate) async fn after_job(
+    lab: Option<&Arc<Lab>>,
+    name: &str,
+    attempt: u32,
+    article: Option<&str>,
+) -> Result<(), Failure> {
+    let Some(lab) = lab else {
         return Ok(());
     };
     let about = lab.deliveries.iter().filter(|fault| {
-        fault.is_about(cx.target(), cx.attempt()) && (fault.article.is_none() || fault.article.as_deref() == article)
+        fault.is_about(name, attempt) && (fault.article.is_none() || fault.article.as_deref() == article)
     });
     for delivery in about {
         if !matches!(delivery.fault, Fault::Hold(_)) {
@@ -239,7 +255,7 @@ mod tests {
         assert!(first.is_about("stock.reserve", 1));
         assert!(!first.is_about("stock.reserve", 2) && !first.is_about("stock.release", 1));
         let all = DeliveryFault::read("panic").expect("a fault");
-        assert!(all.is_about("stock.reserve", 1) && all.is_about("mail.receipt", 7));
+        assert!(all.is_about("stock.reserve", 1) && all.is_about("receipt.send", 7));
         assert_eq!(first.to_string(), "stock.reserve:kill=before_finish@1");
     }
 
@@ -263,7 +279,8 @@ mod tests {
                 "stock.reserve/poison:hold=1s",
                 "write fail=.., panic or kill=after_write",
             ),
-            ("mail.receipt/poison:panic", "only the handler of an order"),
+            ("digest.send/poison:panic", "only the handler of an order"),
+            ("mail.receipt:panic", "receipt.send, reminder.send"),
             ("shop.nats:panic", "this target has none"),
             ("shop.live:kill=after_write", "this target has none"),
             ("shop.kafka:kill=before_finish", "shop.rabbitmq, shop.nats"),

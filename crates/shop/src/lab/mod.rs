@@ -1,8 +1,8 @@
 //! The fault lab, only there with `--lab`: a request says by the header `Shop-Fault` which accident happens to it, and the
-//! command line by `--fault` which happens to deliveries.
+//! command line by `--fault` which happens to deliveries and to jobs.
 //!
 //! [`arm`] reads the header before the idempotent layer; the handler strikes after its write, and the crash
-//! points inside Steadfast are struck by its observer, [`LabObserver`]. [`delivery`] does the same for reactions.
+//! points inside Steadfast are struck by its observer, [`LabObserver`]. [`delivery`] does the same for reactions and jobs.
 
 mod clock;
 mod delivery;
@@ -23,11 +23,11 @@ use tokio::sync::watch;
 
 use crate::auth::TOKENS;
 use crate::problem::Problem;
-use crate::{sinks, sources};
+use crate::{jobs, sinks, sources};
 use fault::Fault;
 
 pub(crate) use clock::{Clock, ClockService};
-pub(crate) use delivery::{DeliveryFault, after_reaction};
+pub(crate) use delivery::{DeliveryFault, after_job, after_reaction};
 
 const SHOP_FAULT: &str = "shop-fault";
 
@@ -174,6 +174,7 @@ async fn describe(State(lab): State<Arc<Lab>>) -> Json<Value> {
             "faults": delivery::KNOBS.map(|(example, meaning)| json!({ "flag": format!("--fault {example}"), "meaning": meaning })),
             "kill_points": delivery::kill_points(),
             "targets": delivery::TARGETS,
+            "jobs": jobs::NAMES,
             "sinks": sinks,
             "sources": sources::NAMES,
             "fed_by_sources": delivery::FED,

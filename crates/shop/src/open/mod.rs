@@ -15,6 +15,8 @@ use steadfast::{Builder, Code, Dispatcher, Push, Steadfast};
 
 use super::{BE_ALONE, COUNT_TABLES, Db, check_across, whereabouts};
 use crate::across::Across;
+use crate::digest::Digest;
+use crate::jobs;
 use crate::lab::{self, Lab, LabObserver};
 use crate::mail::Mail;
 use crate::orders::Orders;
@@ -140,6 +142,8 @@ impl Process {
                 .routes()
             }
         };
+        Digest { lab: lab.clone() }.on(&sf);
+        sf.queue(jobs::QUEUE, jobs::queue())?;
         if let Some(outside) = &options.outside {
             Mail::new(outside, sf.breaker(Mail::breaker())?, lab.clone())?.on(&sf);
         }
@@ -162,6 +166,7 @@ impl Process {
         let orders = Orders {
             retention: retention("orders.place"),
             cancel_retention: retention("orders.cancel"),
+            remind_after: options.remind_after,
             quotes: match &options.process.outside {
                 Some(outside) => Some(Quotes::new(outside, sf.breaker(Quotes::breaker())?)?),
                 None => None,

@@ -40,6 +40,13 @@ const SHOP: &str = "
         reserved_at TEXT NOT NULL
     );
     CREATE INDEX IF NOT EXISTS warehouse_reservations_of_order ON warehouse_reservations (order_id);
+    -- Nothing here keeps a day from having two.
+    CREATE TABLE IF NOT EXISTS digests (
+        until    TEXT   NOT NULL,
+        orders   BIGINT NOT NULL,
+        pieces   BIGINT NOT NULL,
+        payments BIGINT NOT NULL
+    );
 ";
 
 /// The stock, which is the shop's or a warehouse's: it knows orders by their ids.
@@ -82,7 +89,16 @@ const LAB: &str = "
 /// Tables that are there together: their names, and what makes them.
 type Tables = (&'static [&'static str], &'static str);
 
-const OF_A_SHOP: Tables = (&["orders", "payments", "cancellations", "warehouse_reservations"], SHOP);
+const OF_A_SHOP: Tables = (
+    &[
+        "orders",
+        "payments",
+        "cancellations",
+        "warehouse_reservations",
+        "digests",
+    ],
+    SHOP,
+);
 const OF_A_WAREHOUSE: Tables = (&["known_orders"], WAREHOUSE);
 const OF_THE_STOCK: Tables = (&["stock", "reservations"], STOCK);
 const OF_THE_LAB: Tables = (&["lab_clock"], LAB);

@@ -21,6 +21,8 @@ mod processes;
 mod reactions;
 #[path = "suite/dispatchers.rs"]
 mod dispatchers;
+#[path = "suite/jobs.rs"]
+mod jobs;
 #[path = "suite/warehouses.rs"]
 mod warehouses;
 #[path = "suite/foreign.rs"]

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use sqlx::Pool;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::JobId;
@@ -97,6 +98,11 @@ impl<Db: Database> JobCx<Db> {
     /// How the jobs of its batch have ended, if it was enqueued for that ([`Enqueue::when_ended`](super::Enqueue::when_ended)).
     pub fn batch(&self) -> Option<&BatchCounts> {
         self.batch.as_ref()
+    }
+
+    /// The pool, to look at the database without a transaction: whether the job is still wanted, for example.
+    pub fn pool(&self) -> &Pool<Db> {
+        self.sf.pool()
     }
 
     /// Which attempt this is, from 1.

@@ -37,7 +37,9 @@ pub use operate::ListedQueue;
 pub(crate) use queue::Queues;
 pub use queue::{Priority, QueueOptions};
 pub use report::{LOG_LINE_LENGTH_MAX, LOG_LINES_MAX, OUTPUT_LENGTH_MAX};
-pub use unique::{CallerEnqueueUnique, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile};
+pub use unique::{
+    CallerEnqueueUnique, CancelOutcome, EnqueueUnique, UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile,
+};
 pub use worker::JobHandler;
 pub(crate) use worker::{Workers, queue_of};
 

@@ -78,6 +78,18 @@ pub struct UniqueJob {
     pub outcome: UniqueOutcome,
 }
 
+/// What became of the wish that a unique job is not run: [`Tx::cancel_job`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelOutcome {
+    /// It waited. With the commit of this transaction it is cancelled, and its key is free.
+    Cancelled(JobId),
+    /// Somebody works on it, and goes on: let its handler look whether it is still wanted.
+    Running(JobId),
+    /// No job with this key waits or runs: there never was one, or it has ended, or it is dead.
+    NotFound,
+}
+
 /// What a key is wanted for.
 #[derive(Clone, Debug)]
 struct Uniqueness {
@@ -239,7 +251,7 @@ async fn enqueue<Db: Database>(
 ) -> Result<UniqueJob> {
     let name = message.event_type.clone();
     check(&name, &uniqueness.key)?;
-    let key = format!("{name} {}", uniqueness.key);
+    let key = stored(&name, &uniqueness.key);
     let kind = message.kind.clone().unwrap_or_default();
     let wish = UniqueWish {
         key: &key,
@@ -303,6 +315,11 @@ async fn write<Db: Database>(
     }
 }
 
+/// A key as it is stored: each type of job has its own.
+fn stored(name: &str, key: &str) -> String {
+    format!("{name} {key}")
+}
+
 /// Whether a job in this state still has its key; `None`: it has ended.
 fn has_key(holder: &UniqueHolder, state: Option<&str>, lasts: UniqueWhile) -> bool {
     let lasts = match state {
@@ -342,6 +359,47 @@ fn taken(name: &str, uniqueness: &Uniqueness, holder: Uuid, state: Option<&str>)
 }
 
 impl<Db: Database> Tx<Db> {
+    /// Cancels the job of type `J` that has this [unique key](crate::Enqueue::unique), if it still waits: what it was to do is not
+    /// wanted any more, and that commits with this transaction. Nobody begins to work on it meanwhile.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use steadfast::{CancelOutcome, Failure, Job, SqliteTx};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Remind { order_id: i64 }
+    /// # impl Job for Remind { const NAME: &'static str = "reminder.send"; }
+    /// async fn pay(tx: &mut SqliteTx, order_id: i64) -> Result<(), Failure> {
+    ///     // .. and it was placed with `tx.enqueue(&Remind { order_id }).unique("order:42").delay("2d")`
+    ///     if let CancelOutcome::Running(job) = tx.cancel_job::<Remind>(&format!("order:{order_id}")).await? {
+    ///         println!("{job} is under way; its handler looks by itself");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// SF032 if the key cannot be one. If the database does not answer.
+    pub async fn cancel_job<J: Job>(&mut self, key: &str) -> Result<CancelOutcome> {
+        check(J::NAME, key)?;
+        let (store, conn, offset) = self.parts("cancel a unique job");
+        let Some((item, kind)) = store.lock_unique(conn, &stored(J::NAME, key)).await? else {
+            return Ok(CancelOutcome::NotFound);
+        };
+        let id = JobId::of(item);
+        match store.lock_row(conn, item, &kind).await?.as_deref() {
+            Some("pending") => {
+                let cancelled = JobState::Cancelled.as_str();
+                let detail = "not wanted any more";
+                store
+                    .end_deliveries(conn, &[(item, kind)], cancelled, detail, offset)
+                    .await?;
+                Ok(CancelOutcome::Cancelled(id))
+            }
+            Some("leased") => Ok(CancelOutcome::Running(id)),
+            _ => Ok(CancelOutcome::NotFound),
+        }
+    }
+
     /// Gives jobs that are to run again their unique keys back.
     ///
     /// # Errors

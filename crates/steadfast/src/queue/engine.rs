@@ -129,6 +129,9 @@ pub(super) struct Kind<Db: Database> {
     pub(super) demand: Demand,
 }
 
+/// What is done with rows of each kind.
+type Kinds<Db> = HashMap<Arc<str>, Kind<Db>>;
+
 /// The work for each kind.
 pub(super) type Works<Db> = Arc<HashMap<Arc<str>, Arc<dyn Work<Db>>>>;
 
@@ -138,7 +141,7 @@ pub(super) type EndedRows = Vec<(Arc<Claimed>, Ended)>;
 /// Moves rows, for all the work that this process knows.
 pub(crate) struct Engine<Db: Database> {
     pub(super) sf: Steadfast<Db>,
-    pub(super) kinds: HashMap<Arc<str>, Kind<Db>>,
+    pub(super) kinds: Kinds<Db>,
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) works: Works<Db>,
     pub(super) pace: Pace,
@@ -506,7 +509,7 @@ impl<Db: Database> Drop for Engine<Db> {
 }
 
 /// The kinds of some works, and the lanes that their rows go through.
-fn stand_in_line<Db: Database>(works: &[Arc<dyn Work<Db>>]) -> (HashMap<Arc<str>, Kind<Db>>, Vec<Arc<Lane>>) {
+fn stand_in_line<Db: Database>(works: &[Arc<dyn Work<Db>>]) -> (Kinds<Db>, Vec<Arc<Lane>>) {
     let mut lanes: Vec<Lane> = Vec::new();
     let mut places = Vec::new();
     for work in works {

@@ -87,6 +87,12 @@ pub(crate) trait Jobs<Db: Database> {
         wish: &UniqueWish<'_>,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// The job that a key names and its kind, if there is one, locked until the end of the transaction.
+    fn lock_unique(
+        &self,
+        conn: &mut Db::Connection,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<(Uuid, String)>>> + Send;
     /// The keys of these jobs, of those that have one.
     fn unique_keys(
         &self,

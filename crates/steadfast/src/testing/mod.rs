@@ -38,10 +38,13 @@ pub use wait::{Hold, eventually};
 pub use run::run_to_a_panic;
 
 pub use crate::command::Point;
-/// What the engine says to PostgreSQL, for the tests that look at plans.
+/// What the engine says to PostgreSQL, by name, and the settings of its connections: for the tests that look at plans.
 #[cfg(feature = "postgres")]
 #[doc(hidden)]
-pub const ENGINE_SAYS: (&[(&str, &str)], [(&str, &str); 6]) = crate::store::postgres::SAID;
+pub const ENGINE_STATEMENTS: &[(&str, &str)] = crate::store::postgres::STATEMENTS;
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub const ENGINE_SETTINGS: &[(&str, &str)] = &crate::store::postgres::PLANNER;
 pub use crate::queue::{WorkId, WorkPoint};
 
 use crate::command::Key;

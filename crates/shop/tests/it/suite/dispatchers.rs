@@ -18,18 +18,22 @@ const TEA: i64 = 100_000;
 /// Who is told of an order where mail is sent: stock, mail, and customers who look on.
 const TARGETS: i64 = 3;
 
+/// What is to be delivered, and what was. Reminders of these orders, and digests, have their own tests.
+const QUEUE: &str = "queue WHERE kind NOT LIKE 'job:%'";
+const HISTORY: &str = "history WHERE kind NOT LIKE 'job:%'";
+
 /// Longer than a lease.
-const LEASE_AND_MORE: &str = "3s";
+pub(super) const LEASE_AND_MORE: &str = "3s";
 
 impl Database {
     /// How many rows of the toolkit's there are.
-    async fn rows(&self, table: &str) -> i64 {
+    pub(super) async fn rows(&self, table: &str) -> i64 {
         self.count(&format!("{PREFIX}{table}")).await
     }
 
-    /// Waits until there is nothing to do any more.
+    /// Waits until there is nothing to deliver any more.
     async fn is_quiet(&self) {
-        eventually("everything is delivered", async || self.rows("queue").await == 0).await;
+        eventually("everything is delivered", async || self.rows(QUEUE).await == 0).await;
     }
 
     /// Orders of two teas each took their tea once, and said so once.
@@ -44,7 +48,7 @@ impl Database {
 }
 
 /// A shop that leaves deliveries to others.
-async fn publisher(database: &Database, flags: &[&str]) -> Shop {
+pub(super) async fn publisher(database: &Database, flags: &[&str]) -> Shop {
     Shop::start(&database.url(), &[&["--lab", "--no-dispatch"], flags].concat()).await
 }
 
@@ -65,15 +69,19 @@ async fn assert_mailed_once(outside: &Outside, orders: usize) {
     assert_eq!(keys(&sent), keys(&outside.ledger("calls", "mail").await));
 }
 
-/// Runs workers one after another, each of which may be killed by its accident, until nothing is left to do but what is dead.
+/// Runs workers one after another, each of which may be killed by its accident, until nothing is left to do but what is dead, or due
+/// in days.
 /// Says how many died.
-async fn work(database: &Database, publisher: &Shop, flags: &[&str]) -> u32 {
+pub(super) async fn work(database: &Database, publisher: &Shop, flags: &[&str]) -> u32 {
     let mut deaths = 0;
     loop {
         let mut worker = Shop::doomed_worker(&database.url(), flags);
         let mut is_done = false;
         eventually("the worker is done or dead", async || {
-            is_done = database.rows("queue WHERE state <> 'dead'").await == 0;
+            is_done = database
+                .rows("queue WHERE state <> 'dead' AND kind <> 'job:reminder.send'")
+                .await
+                == 0;
             is_done || !worker.is_alive()
         })
         .await;
@@ -98,7 +106,7 @@ async fn two_dispatchers_on_one_database_reserve_once_and_ask_for_each_mail_with
     database.is_quiet().await;
     database.assert_reserved_once(30).await;
     assert_mailed_once(&outside, 30).await;
-    assert_eq!(database.rows("history").await, 30 * TARGETS);
+    assert_eq!(database.rows(HISTORY).await, 30 * TARGETS);
     assert_eq!(database.rows("failures").await, 0);
 
     let lab = worker.request("GET", "/lab").send().await.json();
@@ -136,7 +144,7 @@ async fn a_worker_that_was_paused_beyond_its_lease_changes_nothing_when_it_goes_
     assert_eq!(zombie.ended().await.code(), Some(0));
     database.assert_reserved_once(1).await;
     assert_mailed_once(&outside, 1).await;
-    assert_eq!(database.rows("history").await, TARGETS);
+    assert_eq!(database.rows(HISTORY).await, TARGETS);
     assert_eq!(
         database.rows("history WHERE attempts = 2").await,
         TARGETS,
@@ -162,7 +170,7 @@ async fn kill_and_restart(point: &str, is_asked_again: bool) {
     }
     database.assert_reserved_once(2).await;
     assert_mailed_once(&outside, 2).await;
-    assert_eq!(database.rows("history").await, 2 * TARGETS);
+    assert_eq!(database.rows(HISTORY).await, 2 * TARGETS);
     assert!(database.rows("failures WHERE code = 'lease_expired'").await > 0);
     let last = outside.ledger("calls", "mail").await.pop().unwrap();
     assert_eq!(last["replayed"], is_asked_again);
@@ -206,7 +214,7 @@ async fn an_order_that_kills_every_process_is_dead_after_its_attempts_and_others
     database.assert_reserved_once(3).await;
     assert_eq!(database.count("reservations").await, 3, "there is none of the poison");
     assert_eq!(database.rows("queue WHERE state = 'dead' AND attempts = 6").await, 1);
-    let noted = format!("failures WHERE kind = 'stock.reserve' AND item = (SELECT item FROM {PREFIX}queue)");
+    let noted = format!("failures WHERE kind = 'stock.reserve' AND item = (SELECT item FROM {PREFIX}{QUEUE})");
     assert_eq!(database.rows(&noted).await, 6, "each death is in its history");
 
     let worker = Shop::worker(&database.url(), &["--lab"]).await;
@@ -215,7 +223,7 @@ async fn an_order_that_kills_every_process_is_dead_after_its_attempts_and_others
         database.count("reservations").await == 4
     })
     .await;
-    assert_eq!(database.rows("queue").await, 1, "nobody touches what is dead");
+    assert_eq!(database.rows(QUEUE).await, 1, "nobody touches what is dead");
     drop(worker);
 }
 
@@ -242,10 +250,12 @@ async fn sigterm_under_load_leaves_no_lease_and_no_attempt_behind() {
     })
     .await;
     assert_eq!(worker.ended().await.code(), Some(0));
-    let left = database.rows("queue").await;
+    let left = database.rows(QUEUE).await;
     assert!(left > 0, "it was stopped in the middle of it");
     assert_eq!(
-        database.rows("queue WHERE state = 'pending' AND attempts = 0").await,
+        database
+            .rows(&format!("{QUEUE} AND state = 'pending' AND attempts = 0"))
+            .await,
         left
     );
     let wanted = orders * (TARGETS - 1);
@@ -268,22 +278,22 @@ async fn a_worker_leaves_alone_what_it_does_not_know_and_a_newer_one_delivers_it
     // As a publisher writes it that knows the next version of the event.
     let raise = format!(
         "UPDATE {PREFIX}queue SET kind = 'stock.reserve@2'
-         WHERE kind = 'stock.reserve' AND item = (SELECT item FROM {PREFIX}queue ORDER BY item DESC LIMIT 1)"
+         WHERE kind = 'stock.reserve' AND item = (SELECT item FROM {PREFIX}{QUEUE} ORDER BY item DESC LIMIT 1)"
     );
     database.change(&raise).await;
 
     let old = Shop::worker(&database.url(), &["--lab"]).await;
-    eventually("it does what it knows", async || database.rows("history").await == 3).await;
+    eventually("it does what it knows", async || database.rows(HISTORY).await == 3).await;
     assert_eq!(old.request("GET", "/readyz").send().await.status, 200);
-    let untouched = "queue WHERE state = 'pending' AND attempts = 0 AND epoch = 0";
+    let untouched = format!("{QUEUE} AND state = 'pending' AND attempts = 0 AND epoch = 0");
     assert_eq!(
-        database.rows(untouched).await,
+        database.rows(&untouched).await,
         3,
         "two mails, and a version that it does not know"
     );
 
     let new = Shop::worker(&database.url(), &["--lab", "--outside", &world]).await;
-    eventually("the mails are sent", async || database.rows("history").await == 5).await;
+    eventually("the mails are sent", async || database.rows(HISTORY).await == 5).await;
     assert_mailed_once(&outside, 2).await;
     assert_eq!(
         database

@@ -190,6 +190,17 @@ impl Jobs<Postgres> for PostgresStore {
             .map_err(Self::fail("handing a unique key over"))
     }
 
+    async fn lock_unique(&self, conn: &mut PgConnection, key: &str) -> Result<Option<(Uuid, String)>> {
+        let statement = self
+            .names
+            .sql("SELECT item, kind FROM steadfast.unique_jobs WHERE key = $1 FOR UPDATE");
+        sqlx::query_as(statement)
+            .bind(key)
+            .fetch_optional(conn)
+            .await
+            .map_err(Self::fail("locking a unique key"))
+    }
+
     async fn unique_keys(&self, conn: &mut PgConnection, items: &[Uuid]) -> Result<Vec<(Uuid, String)>> {
         let statement = self.names.sql(
             "SELECT id, unique_key FROM steadfast.messages WHERE id = ANY ($1) AND unique_key IS NOT NULL ORDER BY unique_key, id",

@@ -24,7 +24,7 @@ mod streams;
 mod targets;
 
 #[cfg(feature = "testing")]
-pub(crate) use queue::SAID;
+pub(crate) use queue::{PLANNER, STATEMENTS};
 
 use std::future::Future;
 use std::ops::Range;

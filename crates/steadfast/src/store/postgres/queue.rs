@@ -30,7 +30,7 @@ const SECOND_LIMIT: Duration = Duration::from_secs(1);
 
 /// How the server plans the statements of the engine: once, by the index whose columns they name. What it knows of the size of
 /// the queue is of no use. The queue is empty most of the time, and a plan that is best then reads all of a backlog.
-const PLANNER: [(&str, &str); 7] = [
+pub(crate) const PLANNER: [(&str, &str); 7] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -42,19 +42,16 @@ const PLANNER: [(&str, &str); 7] = [
     ("jit", "off"),
 ];
 
-/// What the engine says, for those who look at how the server goes about it: the settings of its connections, and its statements.
+/// What the engine says, by name, for those who look at how the server goes about it.
 #[cfg(feature = "testing")]
-pub(crate) const SAID: (&[(&str, &str)], [(&str, &str); 6]) = (
-    &PLANNER,
-    [
-        ("claim", CLAIM),
-        ("claim_in_queues", CLAIM_IN_QUEUES),
-        ("claim_limited", super::limits::CLAIM),
-        ("finish", FINISH),
-        ("renew", RENEW),
-        ("put_back", PUT_BACK),
-    ],
-);
+pub(crate) const STATEMENTS: &[(&str, &str)] = &[
+    ("claim", CLAIM),
+    ("claim_in_queues", CLAIM_IN_QUEUES),
+    ("claim_limited", super::limits::CLAIM),
+    ("finish", FINISH),
+    ("renew", RENEW),
+    ("put_back", PUT_BACK),
+];
 
 /// The engine's connection, and its ear.
 pub(crate) struct Link {

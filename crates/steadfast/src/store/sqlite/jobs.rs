@@ -173,6 +173,19 @@ impl Jobs<Sqlite> for SqliteStore {
             .map_err(Self::fail("handing a unique key over"))
     }
 
+    async fn lock_unique(&self, conn: &mut SqliteConnection, key: &str) -> Result<Option<(Uuid, String)>> {
+        // Whoever has the turn is alone.
+        let statement = self
+            .names
+            .sql("SELECT item, kind FROM steadfast_unique_jobs WHERE key = $1");
+        let found: Option<(String, String)> = sqlx::query_as(statement)
+            .bind(key)
+            .fetch_optional(conn)
+            .await
+            .map_err(Self::fail("locking a unique key"))?;
+        found.map(|(item, kind)| Ok((parse(&item)?, kind))).transpose()
+    }
+
     async fn unique_keys(&self, conn: &mut SqliteConnection, items: &[Uuid]) -> Result<Vec<(Uuid, String)>> {
         let statement = self.names.sql(
             "

@@ -44,8 +44,8 @@ impl Job for Plain {
     const NAME: &'static str = "test.plain";
 }
 
-fn mail(tag: impl ToString) -> Mail {
-    Mail { tag: tag.to_string() }
+fn mail(tag: impl std::fmt::Display) -> Mail {
+    Mail { tag: format!("{tag}") }
 }
 
 /// Handlers that begin, and end when they may.

@@ -85,7 +85,7 @@ async fn two_schedules_of_one_name_and_what_cannot_be_read_are_mistakes_of_the_p
     let sf = &harness.sf;
     let refused = |declare: &dyn Fn()| {
         let declare = std::panic::AssertUnwindSafe(declare);
-        let panic = std::panic::catch_unwind(|| declare()).expect_err("it is refused");
+        let panic = std::panic::catch_unwind(declare).expect_err("it is refused");
         panic.downcast_ref::<String>().expect("a message").clone()
     };
     sf.schedule("test.a").every("1h").job(&digest());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast::{
-    Clock, Code, Dispatcher, Failure, FailureClass, Job, JobCx, JobId, JobState, Steadfast, UniqueConflict, UniqueJob,
-    UniqueOutcome, UniqueWhile,
+    CancelOutcome, Clock, Code, Dispatcher, Failure, FailureClass, Job, JobCx, JobId, JobState, Steadfast,
+    UniqueConflict, UniqueJob, UniqueOutcome, UniqueWhile,
 };
 use tokio::sync::Semaphore;
 
@@ -274,6 +274,80 @@ async fn a_key_that_cannot_be_stored_is_refused() {
             "{refused}"
         );
     }
+}
+
+async fn cancel(sf: &Steadfast<Db>, key: &str) -> CancelOutcome {
+    let cancelling = sf.transact(async |tx| Ok(tx.cancel_job::<Index>(key).await?));
+    cancelling.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_job_that_waits_is_cancelled_by_its_key_with_the_transaction_and_never_runs() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    sf.handler::<Index>().run(keep);
+    assert_eq!(cancel(&sf, "doc:7").await, CancelOutcome::NotFound);
+    let job = enqueue(&sf, "unwanted", UniqueConflict::Ignore).await.unwrap();
+    let failing = sf.transact(async |tx| {
+        let outcome = tx.cancel_job::<Index>("doc:7").await?;
+        assert_eq!(outcome, CancelOutcome::Cancelled(job.id));
+        Err::<(), _>(Failure::transient("no", "not today"))
+    });
+    failing.await.unwrap_err();
+    assert_eq!(state(&sf, job.id).await, JobState::Scheduled, "nothing was committed");
+    assert_eq!(cancel(&sf, "doc:8").await, CancelOutcome::NotFound, "another key");
+
+    assert_eq!(cancel(&sf, "doc:7").await, CancelOutcome::Cancelled(job.id));
+    assert_eq!(cancel(&sf, "doc:7").await, CancelOutcome::NotFound, "it has ended");
+    pass(&clock, Duration::from_secs(61));
+    assert_eq!(sf.drain().await.unwrap(), 0);
+    assert_eq!(state(&sf, job.id).await, JobState::Cancelled);
+    assert_eq!(harness.effects().await, 0);
+
+    // The key is free, also within one transaction.
+    let anew = sf.transact(async |tx| {
+        let (first, second) = (index("first"), index("second"));
+        let first = tx.enqueue(&first).unique("doc:7").await?;
+        let cancelled = tx.cancel_job::<Index>("doc:7").await?;
+        assert_eq!(cancelled, CancelOutcome::Cancelled(first.id));
+        Ok(tx.enqueue(&second).unique("doc:7").await?.outcome)
+    });
+    assert_eq!(anew.await.unwrap(), UniqueOutcome::Enqueued);
+    sf.drain().await.unwrap();
+    assert_eq!(harness.effects().await, 1);
+    let refused = sf.transact(async |tx| Ok(tx.cancel_job::<Index>("").await));
+    assert_eq!(refused.await.unwrap().unwrap_err().code(), Code::EventInvalid);
+}
+
+#[tokio::test]
+async fn a_job_that_runs_or_is_dead_is_not_cancelled_by_its_key() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gates = (begun.clone(), may_end.clone());
+    sf.handler::<Index>().run_outside(move |_: &JobCx<Db>, job: Index| {
+        let (begun, may_end) = gates.clone();
+        async move {
+            begun.add_permits(1);
+            may_end.acquire().await.unwrap().forget();
+            match &*job.tag {
+                "bad" => Err(Failure::definitive(FailureClass::Validation, "bad", "never")),
+                _ => Ok(()),
+            }
+        }
+    });
+    let job = enqueue(&sf, "bad", UniqueConflict::Ignore).await.unwrap();
+    pass(&clock, Duration::from_secs(61));
+    let dispatching = run(&sf);
+    begun.acquire().await.unwrap().forget();
+    assert_eq!(cancel(&sf, "doc:7").await, CancelOutcome::Running(job.id));
+    may_end.add_permits(1);
+    eventually("its end", async || state(&sf, job.id).await == JobState::Dead).await;
+    assert_eq!(cancel(&sf, "doc:7").await, CancelOutcome::NotFound);
+    assert_eq!(state(&sf, job.id).await, JobState::Dead, "a person decides about it");
+    stop(&sf, dispatching).await;
 }
 
 #[tokio::test]

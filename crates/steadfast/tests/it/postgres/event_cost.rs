@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
-use steadfast::testing::ENGINE_SAYS;
 use steadfast::testing::proxy::Proxy;
+use steadfast::testing::{ENGINE_SETTINGS, ENGINE_STATEMENTS};
 use steadfast::{EventCx, Steadfast};
 use tokio::sync::Semaphore;
 
@@ -308,16 +308,15 @@ async fn say(sf: &Steadfast<Db>, clients: &mut [Client], tag: &str) {
 
 /// Makes a connection one of the engine's.
 async fn become_engine(conn: &mut PgConnection) {
-    let (settings, statements) = ENGINE_SAYS;
-    for (name, value) in settings {
+    for (name, value) in ENGINE_SETTINGS {
         let set = format!("SET {name} = {value}");
         sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *conn).await.unwrap();
     }
-    for (name, statement) in statements {
+    for (name, statement) in ENGINE_STATEMENTS {
         let claim =
             "bigint, text[], integer[], integer[], bigint[], text[], bigint, bigint, text, integer, boolean[], text[]";
         let leases = "bigint, uuid[], text[], bigint[], bigint[]";
-        let types = match name {
+        let types = match *name {
             "claim_limited" => format!("{claim}, text[]"),
             "finish" => format!("{leases}, text[], text[], boolean"),
             "renew" => format!("{leases}, bigint[]"),
