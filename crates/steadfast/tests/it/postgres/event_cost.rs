@@ -185,7 +185,11 @@ async fn an_idle_process_has_one_more_connection_and_sends_a_statement_every_two
     let windows = Duration::from_secs(60).div_duration_f64(WINDOW);
     assert!(looks as f64 * windows + 1.0 <= 60.0, "{looks} in {WINDOW:?}");
     assert_eq!(process.proxy.counts().connections, 0, "it keeps what it has");
-    assert_eq!(process.connections().await, i64::from(process.pool.size()) + 1);
+    // One of the pool may just be opened or closed.
+    eventually("it has one more than the pool", async || {
+        process.connections().await == i64::from(process.pool.size()) + 1
+    })
+    .await;
     process.sf.stop();
     dispatching.await.unwrap().unwrap();
 }
