@@ -346,6 +346,10 @@ pub(crate) fn schedules_not_seen(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "schedules could not be looked at; it is tried again");
 }
 
+pub(crate) fn limited_not_claimed(error: &Error) {
+    tracing::warn!(code = %error.code(), ?error, "queues with limits could not be claimed from; it is tried again");
+}
+
 pub(crate) fn row_was_cancelled(kind: &str, item: &Uuid) {
     tracing::info!(kind, %item, "cancelled, as somebody wanted");
 }

@@ -291,10 +291,11 @@ impl<Db: Database> Working<Db> {
     pub(crate) fn new(sf: &Steadfast<Db>, worker: Arc<Worker<Db>>) -> Self {
         let own = worker.queue;
         let declared: Vec<_> = sf.queue_rows().into_iter().map(|queue| queue.name).collect();
-        let others = declared
-            .iter()
-            .map(|queue| Some(&**queue))
-            .filter(|queue| *queue != own);
+        // Jobs that were put into what became their own queue later are there, too.
+        let mut others: Vec<_> = declared.iter().map(|queue| &**queue).chain(own).collect();
+        others.sort_unstable();
+        others.dedup();
+        let others = others.into_iter().map(Some);
         let (mut kinds, mut places) = (Vec::new(), Vec::new());
         for other in std::iter::once(None).chain(others) {
             for version in 1..=worker.version {

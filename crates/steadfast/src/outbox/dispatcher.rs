@@ -123,7 +123,8 @@ impl<Db: Database> Steadfast<Db> {
         let sources = self.sources();
         let targets = self.reactions().targets(|event_type| sources.feed(event_type));
         let kinds: Vec<_> = self.works().iter().flat_map(|work| known_kinds(&**work)).collect();
-        if kinds.is_empty() {
+        let queues = self.queue_rows();
+        if kinds.is_empty() && queues.is_empty() {
             return Ok(());
         }
         let fed = self.reactions().fed(|event_type| sources.feed(event_type));
@@ -132,7 +133,7 @@ impl<Db: Database> Steadfast<Db> {
             self.ask("remove targets").forget_targets(&fed).await?;
         }
         self.ask("declare targets")
-            .declare(&targets, &kinds, &self.queue_rows(), self.clock().ahead())
+            .declare(&targets, &kinds, &queues, self.clock().ahead())
             .await
     }
 

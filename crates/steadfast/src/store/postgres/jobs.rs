@@ -258,14 +258,14 @@ impl Jobs<Postgres> for PostgresStore {
     async fn forget_uniques(&self, offset: Offset) -> Result<u64> {
         let statement = self.names.sql(
             "
-            DELETE FROM steadfast.unique_jobs
-            WHERE key = ANY (ARRAY(
-                SELECT u.key
-                FROM steadfast.unique_jobs AS u
-                WHERE coalesce(u.held_until, u.taken_at) <= clock_timestamp() + $1 * interval '1 microsecond'
-                  AND NOT EXISTS (SELECT FROM steadfast.queue AS q WHERE q.item = u.item AND q.kind = u.kind)
-                LIMIT $2
-                FOR UPDATE SKIP LOCKED))",
+            DELETE FROM steadfast.unique_jobs AS d
+            USING (SELECT u.key, u.item
+                   FROM steadfast.unique_jobs AS u
+                   WHERE coalesce(u.held_until, u.taken_at) <= clock_timestamp() + $1 * interval '1 microsecond'
+                     AND NOT EXISTS (SELECT FROM steadfast.queue AS q WHERE q.item = u.item AND q.kind = u.kind)
+                   LIMIT $2) AS s
+            -- Whoever has got the key meanwhile is another one.
+            WHERE d.key = s.key AND d.item = s.item",
         );
         let forgotten = sqlx::query(statement)
             .bind(offset.0)

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use sqlx::Acquire;
 use sqlx::postgres::PgListener;
+use sqlx::{Acquire, Connection};
 
 use super::queue::{bind_claim, claim_statement, put_letters_in_line, put_off, read_claims};
 use super::{Names, PostgresStore, Store};
@@ -44,7 +44,7 @@ pub(super) const CLAIM: &str = claim_statement! {
         FROM steadfast.queues AS u
         CROSS JOIN LATERAL (
             SELECT least(u.rate_count,
-                         u.tokens + extract(epoch FROM (SELECT now FROM clock) - u.tokens_at)
+                         u.tokens + greatest(extract(epoch FROM (SELECT now FROM clock) - u.tokens_at), 0)
                                     / extract(epoch FROM u.rate_every) * u.rate_count) AS tokens) AS t
         WHERE u.name = ANY ($13)
     ), late AS MATERIALIZED (
@@ -63,7 +63,11 @@ pub(super) const CLAIM: &str = claim_statement! {
         CROSS JOIN LATERAL (
             SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
             FROM steadfast.queue
-            WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock) AND state = 'pending'
+            WHERE kind = w.kind AND visible_at <= (SELECT now FROM clock)
+              AND (state = 'pending'
+                   -- It was claimed when its queue had no limits, or was another one.
+                   OR (state = 'leased' AND leased_until <= (SELECT now FROM clock)
+                       AND NOT EXISTS (SELECT FROM held AS h WHERE h.item = queue.item AND h.kind = queue.kind)))
             ORDER BY visible_at
             LIMIT least(w.room, l.room)
             FOR UPDATE SKIP LOCKED) AS next
@@ -75,6 +79,7 @@ pub(super) const CLAIM: &str = claim_statement! {
             FROM steadfast.queue
             WHERE chain = f.chain AND number <= extract(epoch FROM (SELECT now FROM clock)) * 1000000
               AND state = 'pending' AND visible_at > (SELECT now FROM clock) AND left(chain, 1) = '/'
+              AND kind || '' IN (SELECT kind FROM wanted)
             ORDER BY number
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS next
@@ -164,7 +169,10 @@ pub(super) async fn claim(
     offset: Offset,
 ) -> Result<Claims> {
     let fail = |error| PostgresStore::error(error, "claiming rows of queues with limits");
-    let mut tx = listener.begin().await.map_err(fail)?;
+    let conn = listener.acquire().await.map_err(fail)?;
+    // Whoever hangs with the lock keeps the others from this queue for a while, and from nothing else.
+    let begin = "BEGIN; SET LOCAL lock_timeout = '1s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
+    let mut tx = conn.begin_with(begin).await.map_err(fail)?;
     // One that was paused meanwhile is left alone: whoever paused it has waited for those who had it locked.
     let lock = "SELECT name FROM steadfast.queues WHERE name = ANY ($1) AND paused_at IS NULL ORDER BY name FOR UPDATE";
     let lock = sqlx::query_scalar(names.sql(lock)).bind(queues);

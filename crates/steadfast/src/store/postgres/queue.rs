@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::lease::Lease;
 use crate::outbox::{Message, Origin};
 use crate::queue::{
-    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS,
+    Back, Buried, Cancel, Claim, Claimed, Claims, Done, KEY, KnownKind, PARKED_AT_ONCE, PutBack, SUSPECT_ATTEMPTS,
     Untouched, Wanted, done_word,
 };
 use crate::telemetry;
@@ -497,11 +497,27 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
         .fetch_all(&mut link.listener)
         .await
         .map_err(|error| PostgresStore::error(error, "claiming rows"))?;
-    let (mut claims, limited) = read_claims(&rows, claim)?;
-    if !limited.is_empty() {
-        claims.add(super::limits::claim(&mut link.listener, names, claim, &limited, offset).await?);
+    let (mut claims, mut limited) = read_claims(&rows, claim)?;
+    // A key that has room again may have nothing but rows that were put off.
+    let of_keys = claim.freed.iter().filter_map(|chain| queue_of_key(chain));
+    limited.extend(of_keys.map(str::to_owned));
+    limited.sort_unstable();
+    limited.dedup();
+    if limited.is_empty() {
+        return Ok(claims);
+    }
+    match super::limits::claim(&mut link.listener, names, claim, &limited, offset).await {
+        Ok(more) => claims.add(more),
+        // What was claimed already is worked on all the same.
+        Err(error) if !claims.rows.is_empty() => telemetry::limited_not_claimed(&error),
+        Err(error) => return Err(error),
     }
     Ok(claims)
+}
+
+/// The queue of a chain that is a key with a limit.
+fn queue_of_key(chain: &str) -> Option<&str> {
+    Some(chain.strip_prefix(KEY)?.split_once(' ')?.0)
 }
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;

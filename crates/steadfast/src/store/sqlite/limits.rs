@@ -158,7 +158,8 @@ async fn read(conn: &mut SqliteConnection, names: &Names, queue: &str, now: i64)
     });
     let running: i64 = held.iter().map(|(_, count)| count).sum();
     let free = running_max.map(|max| (max - running).max(0));
-    let begin = rate.as_ref().map(|rate| rate.tokens.floor() as i64);
+    // A lease that was taken over has had its token, whether or not there was one.
+    let begin = rate.as_ref().map(|rate| rate.tokens.floor().max(0.0) as i64);
     Ok(Some(Limit {
         room: [free, begin].into_iter().flatten().min(),
         key_running_max,

@@ -377,7 +377,7 @@ impl Store<Sqlite> for SqliteStore {
         self.end_turn(turn).await?;
         Ok(Claims {
             from,
-            next_in,
+            next_in: [next_in, claims.next_in].into_iter().flatten().min(),
             ..claims
         })
     }

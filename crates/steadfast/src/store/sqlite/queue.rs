@@ -213,6 +213,7 @@ macro_rules! candidates {
             "
         WITH due AS MATERIALIZED (
             SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, q.cancel_at,
+                   false AS has_slot,
                    (SELECT count(*)
                     FROM (SELECT 1 FROM steadfast_queue AS earlier
                           WHERE earlier.chain = q.chain AND earlier.number < q.number AND substr(q.chain, 1, 1) <> '/'
@@ -226,6 +227,7 @@ macro_rules! candidates {
         ),
         suspects AS (
             SELECT q.item, q.state, q.epoch, q.attempts, q.chain, q.due_at, q.began_at, q.visible_at, q.cancel_at,
+                   true AS has_slot,
                    0 AS ahead
             FROM ",
             $suspect,
@@ -252,7 +254,11 @@ const CANDIDATES: &str = candidates!(
 /// The same for a queue `$6` with limits. A lease that has expired keeps its slot until its row is claimed again, for whoever has it
 /// may still be at work; so these are found by their slots, however little room there is.
 const LIMITED_CANDIDATES: &str = candidates!(
-    "q.state = 'pending'",
+    "(q.state = 'pending'
+              -- It was claimed when its queue had no limits, or was another one.
+              OR (q.state = 'leased' AND q.leased_until <= $2
+                  AND NOT EXISTS (SELECT 1 FROM steadfast_slots AS s
+                                  WHERE s.queue = $6 AND s.item = q.item AND s.kind = q.kind AND s.epoch = q.epoch)))",
     "steadfast_slots AS s
             CROSS JOIN steadfast_queue AS q ON q.item = s.item AND q.kind = s.kind AND q.epoch = s.epoch
             WHERE s.queue = $6 AND s.kind = $1 AND q.state = 'leased' AND q.leased_until <= $2
@@ -312,7 +318,8 @@ async fn claim_kind(
         *suspects_left -= i64::from(is_suspect);
         let chain: Option<&str> = get(row, "chain")?;
         // What its key has no room for waits for longer each time, since whoever makes room shows it.
-        let has_to_wait = !has_expired && limit.as_mut().is_some_and(|limit| !limit.admit(chain));
+        let has_slot: bool = get(row, "has_slot")?;
+        let has_to_wait = !has_slot && limit.as_mut().is_some_and(|limit| !limit.admit(chain));
         let ahead = if has_to_wait { 2 } else { get(row, "ahead")? };
         if ahead > 0 {
             let waited = now - get::<i64>(row, "due_at")?;
@@ -328,7 +335,7 @@ async fn claim_kind(
         } else {
             changes.taken.push(item.to_owned());
             if let Some(limit) = &mut limit {
-                limit.take(item, wanted, get::<i64>(row, "epoch")? + 1, has_expired);
+                limit.take(item, wanted, get::<i64>(row, "epoch")? + 1, has_slot);
             }
             match get::<Option<&str>>(row, "type")? {
                 Some(_) => claims.rows.push(read_claimed(row, claim, wanted, is_suspect, now)?),
@@ -657,11 +664,12 @@ pub(super) async fn park(
         WHERE ahead > 0",
     );
     let now = offset.now().0;
+    let full_keys = still_full(conn, names, full_keys).await?;
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(statement)
         .bind(kind)
         .bind(now)
         .bind(PARKED_AT_ONCE)
-        .bind(json!(full_keys.iter().map(|key| &**key).collect::<Vec<_>>()).to_string())
+        .bind(json!(full_keys).to_string())
         .fetch_all(&mut *conn)
         .await
         .map_err(fail)?;
@@ -670,6 +678,30 @@ pub(super) async fn park(
         (item, now.saturating_add(wait).into())
     });
     write_parked(conn, names, kind, &parked.collect()).await
+}
+
+/// Those of the keys that have no room for more. A job of one may have ended since it was said to be full, and has shown the next: that is
+/// not put off again.
+async fn still_full(conn: &mut SqliteConnection, names: &Names, keys: &[Arc<str>]) -> Result<Vec<String>> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = names.sql(
+        "
+        SELECT k.value
+        FROM json_each($1) AS k
+        JOIN steadfast_queues AS u ON u.name = substr(k.value, 2, instr(k.value, ' ') - 2)
+        WHERE (SELECT count(*)
+               FROM (SELECT 1 FROM steadfast_queue AS q
+                     WHERE q.chain = k.value AND q.state = 'leased'
+                     LIMIT u.key_running_max)) >= u.key_running_max",
+    );
+    let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
+    sqlx::query_scalar(statement)
+        .bind(json!(keys).to_string())
+        .fetch_all(conn)
+        .await
+        .map_err(|error| SqliteStore::error(error, "counting what runs of a key"))
 }
 
 async fn write_parked(

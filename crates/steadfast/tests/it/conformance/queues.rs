@@ -373,3 +373,40 @@ async fn what_cannot_be_meant_is_refused() {
     });
     enqueuing.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_lease_from_before_the_limit_is_taken_over_when_it_has_expired() {
+    let harness = fresh::<Db>().await;
+    let (dead, alive) = (Doors::closed(), Doors::open());
+    let clock = Clock::default();
+    let zombie = process(&harness, &clock, Dispatcher::default()).await;
+    dead.handle(&zombie);
+    zombie.declare().await.unwrap();
+    let enqueuing = zombie.transact(async |tx| Ok(tx.enqueue(&mail("a")).await?));
+    enqueuing.await.unwrap();
+    let working = run(&zombie);
+    eventually("it has begun", async || dead.begun().len() == 1).await;
+    working.abort();
+    let _ = working.await;
+    let survivor = process(&harness, &clock, Dispatcher::default()).await;
+    survivor.queue("mail", QueueOptions::new().limit(1)).unwrap();
+    alive.handle(&survivor);
+    assert_eq!(survivor.drain().await.unwrap(), 0);
+    pass(&clock, Duration::from_secs(31));
+    assert_eq!(survivor.drain().await.unwrap(), 1, "nobody had a slot for it");
+    assert_eq!(rows(&harness, "queue").await, 0);
+}
+
+#[tokio::test]
+async fn a_job_that_was_put_into_its_own_queue_before_it_was_its_own_is_run() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::open();
+    let sf = node(&harness, &doors, QueueOptions::new()).await;
+    let enqueuing = sf.transact(async |tx| Ok(tx.enqueue(&mail("a")).await?));
+    enqueuing.await.unwrap();
+    for table in ["queue", "messages"] {
+        let put = format!("UPDATE {} SET kind = 'job:test.mail@1/mail'", Db::table(table));
+        harness.run(&put).await;
+    }
+    assert_eq!(sf.drain().await.unwrap(), 1);
+}
