@@ -346,6 +346,7 @@ pub(crate) fn schedules_not_seen(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "schedules could not be looked at; it is tried again");
 }
 
+#[cfg(feature = "postgres")]
 pub(crate) fn limited_not_claimed(error: &Error) {
     tracing::warn!(code = %error.code(), ?error, "queues with limits could not be claimed from; it is tried again");
 }
