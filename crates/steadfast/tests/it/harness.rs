@@ -278,7 +278,8 @@ pub(crate) async fn eventually<F>(what: &str, mut fact: impl FnMut() -> F)
 where
     F: Future<Output = bool>,
 {
-    for _ in 0..500 {
+    // A minute: whoever shares the machine may have it for a while.
+    for _ in 0..3_000 {
         if fact().await {
             return;
         }

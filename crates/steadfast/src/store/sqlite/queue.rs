@@ -691,10 +691,8 @@ async fn still_full(conn: &mut SqliteConnection, names: &Names, keys: &[Arc<str>
         SELECT k.value
         FROM json_each($1) AS k
         JOIN steadfast_queues AS u ON u.name = substr(k.value, 2, instr(k.value, ' ') - 2)
-        WHERE (SELECT count(*)
-               FROM (SELECT 1 FROM steadfast_queue AS q
-                     WHERE q.chain = k.value AND q.state = 'leased'
-                     LIMIT u.key_running_max)) >= u.key_running_max",
+        WHERE (SELECT count(*) FROM steadfast_queue AS q
+               WHERE q.chain = k.value AND q.state = 'leased') >= u.key_running_max",
     );
     let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
     sqlx::query_scalar(statement)
