@@ -541,10 +541,6 @@ pub(crate) fn message_missing(item: &str) {
     tracing::error!(item, "a row of the queue has no message: somebody has deleted it");
 }
 
-pub(crate) fn not_parked(error: &Error) {
-    tracing::debug!(code = %error.code(), ?error, "rows that wait in order were not put off; claims will pass them by");
-}
-
 pub(crate) fn not_announced(error: &Error) {
     tracing::debug!(code = %error.code(), ?error, "a commit was not announced; it will be found by looking");
 }

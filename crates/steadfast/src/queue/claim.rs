@@ -5,10 +5,11 @@
 //! process runs out of attempts. It would take the rows that were worked on beside it along; so a row whose lease has
 //! expired before is worked on while no other such row is.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::engine::{Engine, Kind};
+use super::engine::{Engine, Kind, Kinds};
 use super::finish::BACK_MAX;
 use super::lane::Lane;
 use super::share::{Guest, share};
@@ -118,53 +119,57 @@ impl<Db: Database> Engine<Db> {
         })
     }
 
-    /// Puts off what has others ahead of it, beyond what a claim has room for. What fails is done by later claims, only slower.
-    pub(super) async fn park(&mut self, crowded: &[Wanted], full_keys: &[Arc<str>]) {
+    /// Puts off what has others ahead of it, beyond what a claim has room for.
+    pub(super) async fn park(&mut self, crowded: &[Wanted], full_keys: &[Arc<str>]) -> Result<()> {
         let offset = self.sf.clock().ahead();
         for Wanted { kind, lease, .. } in crowded {
-            let parking = self.ask("park rows", async |store, link| {
+            self.ask("park rows", async |store, link| {
                 store.park(link, kind, full_keys, *lease, offset).await
-            });
-            if let Err(error) = parking.await {
-                return telemetry::not_parked(&error);
-            }
+            })
+            .await?;
         }
+        Ok(())
     }
 
-    /// Takes note of which kinds may have more, and says whether they can be claimed at once: the next rows while these are worked on.
+    /// Takes note of what each kind had, and says whether more can be claimed at once: the next rows while these are worked on.
     fn note_demand(&mut self, wanted: &[Wanted], claims: &Claims) -> bool {
         let mut can_go_on = false;
         for lane in &self.lanes {
-            let given = lane
-                .kinds
-                .iter()
-                .filter_map(|name| self.kinds.get(name)?.demand.given());
-            let least_given = given.min().unwrap_or_default();
-            for asked in wanted.iter().filter(|wanted| lane.kinds.contains(&wanted.kind)) {
-                if let Some(kind) = self.kinds.get_mut(&asked.kind) {
-                    kind.demand.note(claims.full.contains(&asked.kind), least_given);
+            let mut claimed: HashMap<&str, u32> = HashMap::new();
+            for row in &claims.rows {
+                if lane.kinds.contains(&row.lease.kind) {
+                    *claimed.entry(&row.lease.kind).or_default() += 1;
                 }
             }
             let is_held_up = lane.queue.as_ref().is_some_and(|queue| claims.held_up.contains(queue));
+            // Where nothing could begin, nobody has looked.
+            let was_looked_at = !is_held_up || !claimed.is_empty();
+            let least_had = least_had(&self.kinds, &lane.kinds);
+            for asked in wanted.iter().filter(|wanted| lane.kinds.contains(&wanted.kind)) {
+                if let Some(kind) = self.kinds.get_mut(&asked.kind).filter(|_| was_looked_at) {
+                    kind.demand.note(claims.full.contains(&asked.kind), least_had);
+                    let had = claimed.get(&*asked.kind).copied().unwrap_or_default();
+                    kind.demand.has_had(had, kind.weight);
+                }
+            }
             // What rests was not asked for, and is as hungry as it was.
-            let can_eat = |kind: &Kind<Db>| kind.demand.given().is_some() && kind.work.rests_for().is_none();
+            let can_eat = |kind: &Kind<Db>| kind.demand.had().is_some() && kind.work.rests_for().is_none();
             if !is_held_up && lane.kinds.iter().any(|name| self.kinds.get(name).is_some_and(can_eat)) {
-                let claimed = claims.rows.iter().filter(|row| lane.kinds.contains(&row.lease.kind));
-                can_go_on |= claimed.count() < self.room(lane) as usize;
+                can_go_on |= claimed.values().sum::<u32>() < self.room(lane);
             }
         }
         can_go_on
     }
 
     /// The kinds that there is room for.
-    fn find_room(&mut self) -> Room {
+    fn find_room(&self) -> Room {
         let mut room = Room {
             wanted: Vec::new(),
             is_full: false,
             rested_at: None,
         };
-        for lane in self.lanes.clone() {
-            let free = self.room(&lane);
+        for lane in &self.lanes {
+            let free = self.room(lane);
             room.is_full |= free == 0;
             let mut names = lane.kinds.clone();
             names.retain(
@@ -187,33 +192,30 @@ impl<Db: Database> Engine<Db> {
     }
 
     /// What is asked for of each of these kinds, which share so much room: first of those with the most weight.
-    fn divide(&mut self, free: u32, names: &[Arc<str>]) -> Vec<Wanted> {
-        let (pace, is_fixed) = (self.pace, self.pace.is_fixed);
-        let mut kinds: Vec<_> = self.kinds.iter_mut().filter(|(name, _)| names.contains(name)).collect();
+    fn divide(&self, free: u32, names: &[Arc<str>]) -> Vec<Wanted> {
+        let pace = self.pace;
+        let kinds = names.iter().filter_map(|name| Some((name, self.kinds.get(name)?)));
+        let mut kinds: Vec<_> = kinds.collect();
         kinds.sort_unstable_by(|(a, one), (b, other)| other.weight.cmp(&one.weight).then_with(|| a.cmp(b)));
-        let (kinds, mut guests): (Vec<_>, Vec<_>) = kinds
-            .into_iter()
-            .map(|(name, kind)| {
-                let guest = Guest {
-                    demand: &mut kind.demand,
-                    weight: kind.weight,
-                    is_rare: kind.is_rare,
-                    room: 0,
-                };
-                ((name, &kind.work, &kind.lane), guest)
-            })
-            .unzip();
-        match is_fixed {
-            true => guests.iter_mut().for_each(|guest| guest.room = free),
-            false => share(free, &mut guests),
+        let guests = kinds.iter().map(|(_, kind)| Guest {
+            demand: kind.demand,
+            weight: kind.weight,
+            is_rare: kind.is_rare,
+            room: if pace.is_fixed { free } else { 0 },
+        });
+        let mut guests: Vec<_> = guests.collect();
+        if !pace.is_fixed {
+            share(free, &mut guests);
         }
+        let least_had = least_had(&self.kinds, names);
         let asked = kinds.into_iter().zip(guests).filter(|(_, guest)| guest.room > 0);
-        let wanted = asked.map(|((name, work, lane), guest)| {
-            let options = work.options();
+        let wanted = asked.map(|((name, kind), guest)| {
+            let options = kind.work.options();
             Wanted {
                 kind: name.clone(),
-                queue: lane.queue.clone(),
+                queue: kind.lane.queue.clone(),
                 room: guest.room.min(pace.batch),
+                turns: kind.demand.turns(kind.weight, least_had),
                 attempts_max: options.retry.attempts(),
                 lease: options.lease.unwrap_or(pace.lease),
                 dead_make_room: options.dead_make_room,
@@ -229,4 +231,10 @@ impl<Db: Database> Engine<Db> {
             false => lane.room(self.pace.batch.saturating_mul(BATCHES_HELD)),
         }
     }
+}
+
+/// What the one of these kinds has had that is hungry and has had the least.
+fn least_had<Db: Database>(kinds: &Kinds<Db>, names: &[Arc<str>]) -> i64 {
+    let had = names.iter().filter_map(|name| kinds.get(name)?.demand.had());
+    had.min().unwrap_or_default()
 }

@@ -130,7 +130,7 @@ pub(super) struct Kind<Db: Database> {
 }
 
 /// What is done with rows of each kind.
-type Kinds<Db> = HashMap<Arc<str>, Kind<Db>>;
+pub(super) type Kinds<Db> = HashMap<Arc<str>, Kind<Db>>;
 
 /// The work for each kind.
 pub(super) type Works<Db> = Arc<HashMap<Arc<str>, Arc<dyn Work<Db>>>>;
@@ -236,7 +236,7 @@ impl<Db: Database> Engine<Db> {
                         look_at = look_at.min(rested_at);
                     }
                     self.start(found.rows, found.asked_at);
-                    self.park(&found.crowded, &found.full_keys).await;
+                    self.park(&found.crowded, &found.full_keys).await?;
                 }
                 if let Some(back_at) = self.back_at.take().filter(|_| !self.pace.is_fixed) {
                     look_at = look_at.min(back_at);
@@ -446,7 +446,7 @@ impl<Db: Database> Engine<Db> {
             if found.rows.is_empty() && !found.has_more {
                 return Ok(count);
             }
-            self.park(&found.crowded, &found.full_keys).await;
+            self.park(&found.crowded, &found.full_keys).await?;
             for row in found.rows {
                 let work = self.kinds.get(&row.lease.kind).map(|kind| kind.work.clone());
                 let (row, _) = self.hold(row, asked_at);

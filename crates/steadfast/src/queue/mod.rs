@@ -33,6 +33,7 @@ pub(crate) use engine::{Engine, Pace, TROUBLE};
 pub(crate) use finish::{BACK_MAX, failure_row};
 pub(crate) use health::Health;
 pub use point::{WorkId, WorkPoint};
+pub(crate) use share::Turns;
 
 use crate::failure::Failure;
 use crate::lease::Lease;
@@ -154,6 +155,8 @@ pub(crate) struct Wanted {
     pub(crate) queue: Option<Arc<str>>,
     /// How many.
     pub(crate) room: u32,
+    /// Which of them come first, if their queue may begin fewer.
+    pub(crate) turns: Turns,
     /// How often a row may be claimed at the most.
     pub(crate) attempts_max: u32,
     pub(crate) lease: Duration,

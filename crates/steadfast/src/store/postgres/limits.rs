@@ -16,7 +16,8 @@ use crate::clock::Offset;
 use crate::error::Result;
 use crate::queue::{Claim, Claims, is_key};
 
-/// Claims from the queues `$13`, which are locked. Those of the first kinds come first, and among them those that have waited longest.
+/// Claims from the queues `$13`, which are locked. Each row has a place by the turns of its kind, `$14` and `$15`, and among those of a
+/// kind the one that has waited longest comes first; as many begin as may.
 ///
 /// What its key has no room for is put off, and shown by whoever ends a job of that key: then it stands behind those that have
 /// waited meanwhile, so that keys take turns.
@@ -56,9 +57,13 @@ pub(super) const CLAIM: &str = claim_statement! {
             WHERE item = h.item AND kind || '' = h.kind AND state = 'leased' AND leased_until <= (SELECT now FROM clock)
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS q
+    ), turns AS MATERIALIZED (
+        SELECT * FROM unnest($2::text[], $14::bigint[], $15::bigint[]) AS t (kind, since, step)
     ), found AS MATERIALIZED (
-        SELECT w.queue, w.place AS line, next.*
+        SELECT w.queue, t.since + t.step * row_number() OVER (PARTITION BY w.kind ORDER BY next.visible_at, next.item) AS line,
+               next.*
         FROM wanted AS w
+        JOIN turns AS t ON t.kind = w.kind
         JOIN limits AS l ON l.name = w.queue
         CROSS JOIN LATERAL (
             SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
@@ -72,7 +77,7 @@ pub(super) const CLAIM: &str = claim_statement! {
             LIMIT least(w.room, l.room)
             FOR UPDATE SKIP LOCKED) AS next
     ), freed AS MATERIALIZED (
-        SELECT w.queue, w.place AS line, next.*
+        SELECT w.queue, t.since + t.step AS line, next.*
         FROM unnest($6::text[]) AS f (chain)
         CROSS JOIN LATERAL (
             SELECT ctid AS place, item, kind, state, epoch, attempts, chain, number, due_at, visible_at, cancel_at
@@ -84,6 +89,7 @@ pub(super) const CLAIM: &str = claim_statement! {
             LIMIT 1
             FOR UPDATE SKIP LOCKED) AS next
         JOIN wanted AS w ON w.kind = next.kind
+        JOIN turns AS t ON t.kind = next.kind
         JOIN limits AS l ON l.name = w.queue
         WHERE l.room > 0 OR l.room IS NULL
     ), by_key AS MATERIALIZED (
@@ -177,8 +183,11 @@ pub(super) async fn claim(
     let lock = "SELECT name FROM steadfast.queues WHERE name = ANY ($1) AND paused_at IS NULL ORDER BY name FOR UPDATE";
     let lock = sqlx::query_scalar(names.sql(lock)).bind(queues);
     let queues: Vec<String> = lock.fetch_all(&mut *tx).await.map_err(fail)?;
+    let turns = claim.wanted.iter().map(|wanted| wanted.turns);
     let rows = bind_claim(sqlx::query(names.sql(CLAIM)), claim, offset)
         .bind(queues)
+        .bind(turns.clone().map(|turns| turns.from).collect::<Vec<_>>())
+        .bind(turns.map(|turns| turns.step).collect::<Vec<_>>())
         .fetch_all(&mut *tx)
         .await
         .map_err(fail)?;

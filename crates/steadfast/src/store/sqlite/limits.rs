@@ -14,7 +14,7 @@ use sqlx::SqliteConnection;
 
 use super::{Names, SqliteStore, Store};
 use crate::error::Result;
-use crate::queue::{Claim, Claims, Wanted};
+use crate::queue::{Claim, Claims, Turns, Wanted};
 
 /// What a queue has left for a claim.
 pub(super) struct Limit {
@@ -25,8 +25,20 @@ pub(super) struct Limit {
     /// How many of each key run.
     running: HashMap<String, i64>,
     rate: Option<Rate>,
+    /// What each kind has of it, where several have something to do.
+    parts: HashMap<Arc<str>, Part>,
     /// The slots that were taken: item, kind and epoch.
     taken: Vec<Value>,
+}
+
+/// What a kind has of what a queue may begin.
+struct Part {
+    turns: Turns,
+    /// How many rows of it there are, as far as they were counted.
+    found: i64,
+    /// Whether there may be more of them than could begin.
+    is_full: bool,
+    room: i64,
 }
 
 /// How many may begin within a time.
@@ -40,7 +52,58 @@ struct Rate {
 impl Limit {
     /// How many rows of a kind are looked for.
     pub(super) fn room(&self, wanted: &Wanted) -> i64 {
+        let most = self.most(wanted);
+        self.parts.get(&wanted.kind).map_or(most, |part| part.room.min(most))
+    }
+
+    /// How many of them could begin, were there no others.
+    fn most(&self, wanted: &Wanted) -> i64 {
         i64::from(wanted.room).min(self.room.unwrap_or(i64::MAX))
+    }
+
+    /// Divides what may begin among those of these kinds that have rows, by their turns.
+    async fn divide(&mut self, conn: &mut SqliteConnection, names: &Names, wanted: &[&Wanted], now: i64) -> Result<()> {
+        let (Some(mut left), [_, _, ..]) = (self.room, wanted) else {
+            return Ok(());
+        };
+        let count = names.sql(
+            "
+            SELECT count(*)
+            FROM (SELECT 1 FROM steadfast_queue
+                  WHERE kind = $1 AND visible_at <= $2 AND (state <> 'leased' OR leased_until <= $2)
+                  LIMIT $3)",
+        );
+        for wanted in wanted {
+            let most = self.most(wanted);
+            let counting = sqlx::query_scalar(count.clone())
+                .bind(&*wanted.kind)
+                .bind(now)
+                .bind(most);
+            let found = counting.fetch_one(&mut *conn).await;
+            let found = found.map_err(|error| SqliteStore::error(error, "counting what may begin"))?;
+            let part = Part {
+                turns: wanted.turns,
+                found,
+                is_full: found > 0 && found >= most,
+                room: 0,
+            };
+            self.parts.insert(wanted.kind.clone(), part);
+        }
+        while left > 0
+            && let hungry = self.parts.values_mut().filter(|part| part.room < part.found)
+            && let Some(next) = hungry.min_by_key(|part| part.turns.next())
+        {
+            next.turns.take(1);
+            next.room += 1;
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Whether there may be more of a kind, of which so many rows were looked at.
+    pub(super) fn is_full(&self, wanted: &Wanted, rows: i64) -> bool {
+        let alone = rows > 0 && rows >= self.most(wanted);
+        self.parts.get(&wanted.kind).map_or(alone, |part| part.is_full)
     }
 
     /// Whether the key of a row, if it has one, has room for it.
@@ -83,6 +146,24 @@ impl Limits {
             }
         }
         Ok(Self(limits))
+    }
+
+    /// Divides what each queue may begin among these kinds.
+    pub(super) async fn divide(
+        &mut self,
+        conn: &mut SqliteConnection,
+        names: &Names,
+        wanted: &[&Wanted],
+        now: i64,
+    ) -> Result<()> {
+        for (queue, limit) in &mut self.0 {
+            let of_queue = wanted
+                .iter()
+                .copied()
+                .filter(|wanted| wanted.queue.as_ref() == Some(queue));
+            limit.divide(conn, names, &of_queue.collect::<Vec<_>>(), now).await?;
+        }
+        Ok(())
     }
 
     /// The limit that rows of a kind are under, if they are.
@@ -168,6 +249,7 @@ async fn read(conn: &mut SqliteConnection, names: &Names, queue: &str, now: i64)
             .filter_map(|(key, count)| Some((key?, count)))
             .collect(),
         rate,
+        parts: HashMap::new(),
         taken: Vec::new(),
     }))
 }

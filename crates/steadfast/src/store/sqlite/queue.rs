@@ -119,10 +119,10 @@ pub(super) async fn claim(turn: &mut Turn, names: &Names, claim: &Claim<'_>, off
     let now = offset.now().0;
     let mut suspects_left = i64::from(claim.takes_suspect);
     let mut limits = Limits::read(turn, names, claim, now).await?;
-    for place in due_kinds(turn, names, claim, now).await? {
-        let Some(wanted) = claim.wanted.get(place) else {
-            continue;
-        };
+    let places = due_kinds(turn, names, claim, now).await?;
+    let due: Vec<_> = places.into_iter().filter_map(|place| claim.wanted.get(place)).collect();
+    limits.divide(turn, names, &due, now).await?;
+    for wanted in due {
         let limit = limits.of(wanted);
         claim_kind(turn, names, claim, wanted, now, limit, &mut suspects_left, &mut claims).await?;
     }
@@ -302,7 +302,12 @@ async fn claim_kind(
         .fetch_all(&mut *conn)
         .await
         .map_err(|error| SqliteStore::error(error, "claiming rows"))?;
-    if room > 0 && rows.len() >= usize::try_from(room).unwrap_or(usize::MAX) {
+    let found = i64::try_from(rows.len()).unwrap_or(i64::MAX);
+    let is_full = match &limit {
+        None => found >= room,
+        Some(limit) => limit.is_full(wanted, found),
+    };
+    if is_full {
         claims.full.push(wanted.kind.clone());
     }
     let mut changes = Changes::default();
@@ -953,6 +958,7 @@ mod tests {
             queue: None,
             kind: "test.hear".into(),
             room: 10,
+            turns: Turns { from: 0, step: 1 },
             attempts_max: 1,
             lease: Duration::from_secs(30),
             dead_make_room: false,

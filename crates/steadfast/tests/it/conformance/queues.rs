@@ -299,11 +299,73 @@ async fn what_is_urgent_goes_first_and_nothing_waits_for_ever() {
     });
     enqueuing.await.unwrap();
     let dispatching = run(&sf);
-    for begun in 1..=84 {
+    one_after_another(&doors, 1, 84).await;
+    let count = |priority: Priority| doors.begun().iter().filter(|tag| **tag == priority.to_string()).count();
+    let [high, normal, low] = Priority::ALL.map(count);
+    assert!((2..=8).contains(&low), "{high}, {normal}, {low}");
+    assert!((12..=22).contains(&normal), "{high}, {normal}, {low}");
+    assert!(high >= 55, "{high}, {normal}, {low}");
+    doors.may_end.add_permits(1_000);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    stop(&sf, dispatching).await;
+}
+
+/// Lets jobs that have begun end, one after another, until so many have begun.
+async fn one_after_another(doors: &Doors, at_once: usize, until: usize) {
+    for begun in at_once..=until {
         eventually("the next", async || doors.begun().len() == begun).await;
         doors.may_end.add_permits(1);
     }
-    let count = |priority: Priority| doors.begun().iter().filter(|tag| **tag == priority.to_string()).count();
+}
+
+#[tokio::test]
+async fn jobs_under_a_limit_take_turns_whatever_their_names_and_however_many_there_are() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let sf = node(&harness, &doors, QueueOptions::new().concurrency(16).limit(2)).await;
+    let enqueuing = sf.transact(async |tx| {
+        for _ in 0..200 {
+            tx.enqueue(&mail("mail")).await?;
+        }
+        for _ in 0..40 {
+            tx.enqueue(&Parcel { tag: "parcel".into() }).await?;
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let dispatching = run(&sf);
+    one_after_another(&doors, 2, 60).await;
+    let parcels = doors.begun().iter().take(60).filter(|tag| *tag == "parcel").count();
+    assert!((25..=35).contains(&parcels), "{parcels} of 60");
+    doors.may_end.add_permits(1_000);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    stop(&sf, dispatching).await;
+}
+
+#[tokio::test]
+async fn under_a_limit_what_is_urgent_goes_first_and_nothing_waits_for_ever() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let sf = node(&harness, &doors, QueueOptions::new().concurrency(16).limit(1)).await;
+    let enqueuing = sf.transact(async |tx| {
+        for priority in [Priority::Low, Priority::Normal, Priority::High] {
+            for _ in 0..100 {
+                tx.enqueue(&mail(priority)).priority(priority).await?;
+            }
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let dispatching = run(&sf);
+    one_after_another(&doors, 1, 84).await;
+    let begun = doors.begun();
+    let count = |priority: Priority| {
+        begun
+            .iter()
+            .take(84)
+            .filter(|tag| **tag == priority.to_string())
+            .count()
+    };
     let [high, normal, low] = Priority::ALL.map(count);
     assert!((2..=8).contains(&low), "{high}, {normal}, {low}");
     assert!((12..=22).contains(&normal), "{high}, {normal}, {low}");
