@@ -94,6 +94,14 @@ impl Scratch {
         options.max_connections(connections).connect_lazy_with(self.options())
     }
 
+    /// The same for those who leave half of their pool to others, as handlers with a transaction do.
+    pub(crate) fn wide_pool(&self) -> PgPool {
+        let connections = u32::try_from(2 * CALLERS).unwrap_or(u32::MAX);
+        PgPoolOptions::new()
+            .max_connections(connections)
+            .connect_lazy_with(self.options())
+    }
+
     pub(crate) async fn connection(&self) -> Result<PgConnection> {
         let connected = PgConnection::connect_with(&self.options()).await;
         connected.context(format!("connecting to {}", self.name))

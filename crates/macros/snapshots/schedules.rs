@@ -71,17 +71,21 @@ const _: () = {
                 .schedule("shop.stock")
                 .every("15m")
                 .job(&<CountStock as ::core::default::Default>::default());
-            steadfast.handler::<CountStock>().concurrency(2).run_boxed({
-                let service = ::core::clone::Clone::clone(service);
-                move |tx, event| {
-                    let service = ::core::clone::Clone::clone(&service);
-                    ::std::boxed::Box::pin(async move {
-                        <Shop>::count_stock(&service, tx, event)
-                            .await
-                            .map_err(::core::convert::Into::into)
-                    })
-                }
-            });
+            steadfast
+                .handler::<CountStock>()
+                .concurrency(2)
+                .breaker("stock")
+                .run_boxed({
+                    let service = ::core::clone::Clone::clone(service);
+                    move |tx, event| {
+                        let service = ::core::clone::Clone::clone(&service);
+                        ::std::boxed::Box::pin(async move {
+                            <Shop>::count_stock(&service, tx, event)
+                                .await
+                                .map_err(::core::convert::Into::into)
+                        })
+                    }
+                });
         }
     }
 };

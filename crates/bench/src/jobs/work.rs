@@ -65,7 +65,10 @@ pub(super) enum Handling {
 
 /// A process that is about to begin, and stops when it has handled so many: what it has in hand then is finished and counted as well.
 pub(super) async fn worker<P: Place>(place: &P, handling: Handling, jobs: usize) -> Result<Ready> {
-    let sf = place.open(Dispatcher::default()).await?;
+    let sf = match handling {
+        Handling::Outside => place.open(Dispatcher::default()).await?,
+        Handling::InTransaction => place.open_wide(Dispatcher::default()).await?,
+    };
     let count = Arc::new(Count::until(jobs));
     let counted = count.clone();
     match handling {

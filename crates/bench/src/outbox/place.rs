@@ -53,6 +53,9 @@ pub(crate) trait Place: Send + Sync + 'static {
 
     fn pool(&self) -> &Pool<Self::Db>;
 
+    /// One whose handlers have as many transactions at once as there are callers.
+    fn wide_pool(&self) -> Pool<Self::Db>;
+
     /// Runs statements that return nothing.
     fn run(&self, statements: String) -> impl Future<Output = Result<()>> + Send;
 
@@ -92,6 +95,12 @@ pub(crate) trait Place: Send + Sync + 'static {
     /// As another process would open it.
     fn open(&self, dispatcher: Dispatcher) -> impl Future<Output = Result<Steadfast<Self::Db>>> + Send {
         let builder = Steadfast::builder(self.pool().clone()).dispatcher(dispatcher);
+        async move { builder.build().await.context("opening Steadfast") }
+    }
+
+    /// The same for a process whose handlers have transactions.
+    fn open_wide(&self, dispatcher: Dispatcher) -> impl Future<Output = Result<Steadfast<Self::Db>>> + Send {
+        let builder = Steadfast::builder(self.wide_pool()).dispatcher(dispatcher);
         async move { builder.build().await.context("opening Steadfast") }
     }
 

@@ -146,6 +146,10 @@ impl Place for OnServer {
         &self.pool
     }
 
+    fn wide_pool(&self) -> PgPool {
+        self.scratch.wide_pool()
+    }
+
     async fn run(&self, statements: String) -> Result<()> {
         let ran = sqlx::raw_sql(AssertSqlSafe(statements.as_str())).execute(&self.pool);
         ran.await.map(drop).context(&statements)

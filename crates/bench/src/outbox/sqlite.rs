@@ -108,6 +108,11 @@ impl Place for InFile {
         &self.pool
     }
 
+    /// All share one writer.
+    fn wide_pool(&self) -> SqlitePool {
+        self.pool.clone()
+    }
+
     async fn run(&self, statements: String) -> Result<()> {
         let ran = sqlx::raw_sql(AssertSqlSafe(statements.as_str())).execute(&self.pool);
         ran.await.map(drop).context(&statements)

@@ -30,7 +30,7 @@ const OPTIONS: [&str; 7] = [
 ];
 
 /// The options of a job: its name is its type's, and nothing waits behind it.
-pub(super) const JOB_OPTIONS: [&str; 4] = ["retry", "lease", "concurrency", "time_limit"];
+pub(super) const JOB_OPTIONS: [&str; 5] = ["retry", "lease", "concurrency", "time_limit", "breaker"];
 
 /// What a method is called for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -359,6 +359,7 @@ impl Reader<'_> {
             "lease" => value()?.duration(Some(DURATION_MAX), of_service)?,
             "time_limit" => value()?.duration(None, of_service)?,
             "concurrency" => concurrency(value()?, code)?,
+            "breaker" if self.of != Of::Event => breaker(value()?, code)?,
             "on_dead" => {
                 let on_dead = value()?.word(&["wait", "skip"])?;
                 quote!(#krate::OnDead::#on_dead)
@@ -377,6 +378,18 @@ impl Reader<'_> {
 /// `self` of a method where reactions are registered.
 fn of_service(this: &Ident) -> TokenStream {
     Ident::new("service", Span::mixed_site().located_at(this.span())).into_token_stream()
+}
+
+/// The name of one.
+fn breaker(value: &Value, code: &str) -> Result<TokenStream> {
+    let name = value.text()?;
+    if name.value().is_empty() {
+        let message = format!(
+            "{code}: `breaker` is the name of a circuit breaker, and nobody finds this one; write `breaker = \"mail\"`"
+        );
+        return Err(Error::new(name.span(), message));
+    }
+    Ok(name.into_token_stream())
 }
 
 /// A number, which is checked here, or an expression, whose value is checked where it is used.

@@ -916,7 +916,7 @@ impl Shop {
     }
 
     #[every("15m", name = "shop.stock")]
-    #[job(CountStock, concurrency = 2)]
+    #[job(CountStock, concurrency = 2, breaker = "stock")]
     async fn count_stock(&self, tx: &mut Tx<Db>, job: CountStock) -> Result<(), Failure> {
         self.count(tx, job).await
     }
@@ -987,7 +987,7 @@ fn a_schedule_that_is_never_due_or_has_no_job_is_told_why_and_what_to_write() {
         (
             of_ticks("#[every(\"15m\", tz = \"UTC\")]"),
             "tz",
-            "SF011: `tz` is no option of a schedule\nknown: missed, overlap, name, retry, lease, concurrency, time_limit",
+            "SF011: `tz` is no option of a schedule\nknown: missed, overlap, name, retry, lease, concurrency, time_limit, breaker",
         ),
         (
             of_job("#[every(\"15m\", retry(retries = 2))] #[job(Count)]"),

@@ -208,6 +208,15 @@ impl Breaker {
         Ok(Permit(Held { breaker: self, pass }))
     }
 
+    /// How long it lets nobody through, if nobody tells it to: for those who would rather not ask in vain.
+    pub(crate) fn rests_for(&self) -> Option<Duration> {
+        if self.0.gate.pass().is_some() {
+            return None;
+        }
+        let refusal = self.0.gate.look(|machine| machine.refuses(self.now()))?;
+        Some(refusal.retry_in.unwrap_or(Duration::MAX))
+    }
+
     /// Lets nobody through until [`reset`](Self::reset) or [`force_closed`](Self::force_closed), in all processes if it is
     /// shared.
     pub fn force_open(&self) {

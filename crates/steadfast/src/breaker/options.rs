@@ -141,6 +141,11 @@ impl BreakerOptions {
         self.make(None)
     }
 
+    /// Whether there can be such a breaker.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.settings().map(drop)
+    }
+
     pub(super) fn make(self, share: Option<Share>) -> Result<Breaker> {
         let settings = self.settings()?;
         Ok(Breaker::new(self.name, settings, self.clock, share))

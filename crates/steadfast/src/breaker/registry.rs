@@ -87,6 +87,16 @@ impl<Db: Database> Steadfast<Db> {
         Ok(breaker)
     }
 
+    /// The breaker of this name, whatever its settings: the one that is there already, or one as by default.
+    pub(crate) fn breaker_named(&self, name: &str) -> Result<Breaker> {
+        let there = || self.registry().lock().get(name).cloned();
+        match there() {
+            Some(breaker) => Ok(breaker),
+            // Somebody may just be making one with other settings.
+            None => self.breaker(Breaker::named(name)).or_else(|error| there().ok_or(error)),
+        }
+    }
+
     /// All breakers of this handle, in no order: for pages that show them, and to reset one.
     pub fn breakers(&self) -> Vec<Breaker> {
         self.registry().lock().values().cloned().collect()

@@ -199,15 +199,33 @@ impl Machine {
         }
     }
 
+    /// Whether a call would not be let in.
+    pub(crate) fn refuses(&self, now: Moment) -> Option<Refusal> {
+        let retry_in = match &self.state {
+            State::Closed | State::ForcedClosed => return None,
+            State::ForcedOpen => None,
+            State::Open { until } if now < *until => Some(now.until(*until)),
+            State::Open { .. } => return None,
+            State::HalfOpen(probing) => {
+                // A probe that hangs must not keep the breaker half-open for ever: another one may follow it after the open
+                // duration, as in Polly 7.
+                let next = probing.last_let_in.after(self.settings.open_duration(self.openings));
+                if probing.taken() < self.settings.probes || now >= next {
+                    return None;
+                }
+                Some(now.until(next).min(ASK_AGAIN))
+            }
+        };
+        Some(Refusal { retry_in })
+    }
+
     /// Lets a call in, or not. The first one after the open duration makes it half-open.
     pub(crate) fn enter(&mut self, now: Moment) -> Result<Pass, Refusal> {
+        if let Some(refusal) = self.refuses(now) {
+            return Err(refusal);
+        }
         match &mut self.state {
-            State::Closed | State::ForcedClosed => {}
-            State::ForcedOpen => return Err(Refusal { retry_in: None }),
-            State::Open { until } if now < *until => {
-                let retry_in = Some(now.until(*until));
-                return Err(Refusal { retry_in });
-            }
+            State::Closed | State::ForcedClosed | State::ForcedOpen => {}
             State::Open { .. } => self.turn(State::HalfOpen(Probing {
                 out: 1,
                 succeeded: 0,
@@ -215,13 +233,6 @@ impl Machine {
                 last_let_in: now,
             })),
             State::HalfOpen(probing) => {
-                // A probe that hangs must not keep the breaker half-open for ever: another one may follow it after the open
-                // duration, as in Polly 7.
-                let next = probing.last_let_in.after(self.settings.open_duration(self.openings));
-                if probing.taken() >= self.settings.probes && now < next {
-                    let retry_in = Some(now.until(next).min(ASK_AGAIN));
-                    return Err(Refusal { retry_in });
-                }
                 probing.out = probing.out.saturating_add(1);
                 probing.last_let_in = now;
             }

@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use super::batch::Waits;
 use super::cx::JobCx;
 use super::{Job, Priority};
+use crate::breaker::Breaker;
 use crate::clock::ReadDuration;
 use crate::command::AsyncReact;
 use crate::command::attempt::{self, AttemptOptions, HandlerFuture, InTransaction, attempt_options};
@@ -59,6 +60,7 @@ pub(crate) fn queue_of<'k>(kind: &'k str, known: Option<&'k str>) -> Option<&'k 
 pub struct JobHandler<'r, Db: Database, J: Job> {
     sf: &'r Steadfast<Db>,
     options: AttemptOptions,
+    breaker: Option<String>,
     location: &'static Location<'static>,
     job: PhantomData<fn(J)>,
 }
@@ -108,6 +110,7 @@ impl<Db: Database> Steadfast<Db> {
         JobHandler {
             sf: self,
             options: AttemptOptions::default(),
+            breaker: None,
             location: Location::caller(),
             job: PhantomData,
         }
@@ -116,6 +119,36 @@ impl<Db: Database> Steadfast<Db> {
 
 impl<Db: Database, J: Job> JobHandler<'_, Db, J> {
     attempt_options!();
+
+    /// The circuit breaker of what the handler calls: the one that [`Steadfast::breaker`] has made under this name, or else one with the
+    /// settings that are usual. Every attempt counts, as in [`Breaker::call`]. While it is open this process leaves these jobs
+    /// alone, and they spend no attempt.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use steadfast::breaker::Breaker;
+    /// # use steadfast::sqlx::Sqlite;
+    /// # use steadfast::{Failure, Job, JobCx, Steadfast};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct SendReceipt;
+    /// # impl Job for SendReceipt {
+    /// #     const NAME: &'static str = "receipt.send";
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> steadfast::Result<()> {
+    /// # let sf = Steadfast::<Sqlite>::open("sqlite::memory:").await?;
+    /// sf.breaker(Breaker::named("mail").consecutive_failures(3).open_for("1m").shared())?;
+    /// let down = async |_: &JobCx<Sqlite>, _: SendReceipt| Err(Failure::transient("down", "no route to host"));
+    /// sf.handler::<SendReceipt>().breaker("mail").run_outside(down);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`run`](Self::run) and [`run_outside`](Self::run_outside) panic with SF303 if no breaker can have this name.
+    pub fn breaker(mut self, name: &str) -> Self {
+        self.breaker = Some(name.to_owned());
+        self
+    }
 
     /// Runs it in a transaction: what the handler writes, what it publishes and enqueues, and that the job is done commit as one.
     ///
@@ -176,11 +209,15 @@ impl<Db: Database, J: Job> JobHandler<'_, Db, J> {
             );
             panic!("{:?}", Error::new(Code::ConfigurationInvalid, message));
         }
+        if let Some(Err(error)) = self.breaker.as_deref().map(|name| Breaker::named(name).check()) {
+            panic!("{error:?}");
+        }
         self.sf.workers().add(Worker {
             name: J::NAME,
             version: J::VERSION.max(1),
             queue: J::QUEUE,
             options: self.options.work(self.sf, matches!(call, Call::InTx(_))),
+            breaker: self.breaker,
             time_limit: self.options.time_limit,
             call,
             location: self.location,
@@ -212,6 +249,7 @@ pub(crate) struct Worker<Db: Database> {
     version: u32,
     queue: Option<&'static str>,
     options: WorkOptions,
+    breaker: Option<String>,
     time_limit: Duration,
     call: Call<Db>,
     location: &'static Location<'static>,
@@ -283,6 +321,7 @@ async fn go_on_panicking<Db: Database>(cx: &JobCx<Db>, panic: Box<dyn Any + Send
 /// A handler of a job at work: in its own queue, and in all others that this process has declared.
 pub(crate) struct Working<Db: Database> {
     worker: Arc<Worker<Db>>,
+    breaker: Option<Breaker>,
     kinds: Vec<Arc<str>>,
     places: Vec<Place>,
 }
@@ -309,8 +348,33 @@ impl<Db: Database> Working<Db> {
                 }
             }
         }
-        Self { worker, kinds, places }
+        Self {
+            breaker: worker.breaker.as_deref().map(|name| breaker(sf, name)),
+            worker,
+            kinds,
+            places,
+        }
     }
+
+    /// An attempt, if the breaker lets it through.
+    async fn attempt(&self, sf: &Steadfast<Db>, row: &Row) -> Ended {
+        let permit = match self.breaker.as_ref().map(Breaker::permit).transpose() {
+            Ok(permit) => permit,
+            Err(open) => return Ended::Failed(open.into()),
+        };
+        let ended = self.worker.attempt(sf, row).await;
+        match (permit, &ended) {
+            (Some(permit), Ended::Done(_) | Ended::Settled) => permit.success(),
+            (Some(permit), Ended::Failed(failure)) => permit.failure(failure),
+            // What was lost says nothing of the other side.
+            _ => {}
+        }
+        ended
+    }
+}
+
+fn breaker<Db: Database>(sf: &Steadfast<Db>, name: &str) -> Breaker {
+    sf.breaker_named(name).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 impl<Db: Database> Work<Db> for Working<Db> {
@@ -330,11 +394,15 @@ impl<Db: Database> Work<Db> for Working<Db> {
             .unwrap_or_default()
     }
 
+    fn rests_for(&self) -> Option<Duration> {
+        self.breaker.as_ref()?.rests_for()
+    }
+
     fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>> {
         Box::pin(async move {
             let mut ends = Vec::with_capacity(rows.len());
             for row in &*rows {
-                ends.push(self.worker.attempt(&sf, row).await);
+                ends.push(self.attempt(&sf, row).await);
             }
             ends
         })

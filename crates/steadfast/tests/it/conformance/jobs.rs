@@ -1,17 +1,19 @@
 //! Jobs, from the transaction that enqueues them to their end.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use steadfast::breaker::{Breaker, BreakerState};
 use steadfast::{
     BulkVerb, Clock, Code, DeliveryState, Dispatcher, Failure, FailureClass, Job, JobCx, JobId, JobState, Steadfast, Tx,
 };
 use tokio::sync::Semaphore;
 
 use super::Db;
-use super::queue::{Tagged, at_once, in_state, process, rows, run, stop, tagged};
+use super::queue::{Tagged, at_once, in_state, pass, process, rows, run, stop, tagged};
 use crate::harness::{Harness, TestDatabase, eventually, fresh};
 
 /// Leaves its tag.
@@ -688,4 +690,69 @@ async fn a_command_of_a_job_is_not_executed_again_when_the_job_is_tried_months_l
         (state(&sf, id).await, harness.effects().await),
         (JobState::Completed, 1)
     );
+}
+
+#[tokio::test]
+async fn while_its_breaker_is_open_a_job_is_left_alone_and_spends_no_attempt() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    let mail = Breaker::named("mail").consecutive_failures(2).open_for("1m");
+    let mail = sf.breaker(mail).unwrap();
+    let (is_down, calls) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+    let handler = {
+        let (is_down, calls) = (is_down.clone(), calls.clone());
+        move |_: &JobCx<Db>, _: Mark| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let is_down = is_down.load(Ordering::Relaxed);
+            async move {
+                match is_down {
+                    true => Err(Failure::transient("down", "no route to host")),
+                    false => Ok(()),
+                }
+            }
+        }
+    };
+    let retry = steadfast::retry!(retries = 5, backoff = constant("1s"));
+    sf.handler::<Mark>().breaker("mail").retry(retry).run_outside(handler);
+    let mut ids = Vec::new();
+    for tag in 0..5 {
+        ids.push(enqueue(&sf, &mark(tag.to_string())).await);
+    }
+    sf.drain().await.unwrap();
+    assert_eq!((calls.load(Ordering::Relaxed), mail.state()), (2, BreakerState::Open));
+    pass(&clock, Duration::from_secs(30));
+    assert_eq!(sf.drain().await.unwrap(), 0, "nothing is claimed while it is open");
+
+    // The first that tries finds that it is still down, and nobody else tries.
+    pass(&clock, Duration::from_secs(31));
+    sf.drain().await.unwrap();
+    assert_eq!((calls.load(Ordering::Relaxed), mail.state()), (3, BreakerState::Open));
+
+    is_down.store(false, Ordering::Relaxed);
+    pass(&clock, Duration::from_secs(121));
+    while rows(&harness, "queue").await > 0 {
+        sf.drain().await.unwrap();
+        pass(&clock, Duration::from_secs(2));
+    }
+    assert_eq!((calls.load(Ordering::Relaxed), mail.state()), (8, BreakerState::Closed));
+    let mut attempts = Vec::new();
+    for id in ids {
+        attempts.push(sf.job(id).look().await.unwrap().expect("it was enqueued").job.attempts);
+    }
+    attempts.sort_unstable();
+    assert_eq!(
+        attempts.iter().sum::<u32>(),
+        8,
+        "only what was tried counts: {attempts:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_job_that_names_no_breaker_that_can_be_is_refused() {
+    let harness = fresh::<Db>().await;
+    let declaring = std::panic::AssertUnwindSafe(|| harness.sf.handler::<Mark>().breaker("").run(keep));
+    let refused = std::panic::catch_unwind(declaring).unwrap_err();
+    let says = refused.downcast_ref::<String>().expect("it says why");
+    assert!(says.contains("SF303"), "{says}");
 }
