@@ -83,6 +83,7 @@ pub(crate) struct OnServer {
     server: Server,
     scratch: Scratch,
     pool: PgPool,
+    wide_pool: PgPool,
     /// For who works by hand beside ours: a pool hands out its connections in turn, and the more of them there are, the less each
     /// has in its caches.
     pub(crate) pool_by_hand: PgPool,
@@ -102,6 +103,7 @@ impl Ground for Server {
         builder.migrate().await.context("making the tables of Steadfast")?;
         let place = OnServer {
             pool_by_hand: scratch.pool(PgPoolOptions::new()),
+            wide_pool: scratch.wide_pool(),
             server: self.clone(),
             scratch,
             pool,
@@ -147,7 +149,7 @@ impl Place for OnServer {
     }
 
     fn wide_pool(&self) -> PgPool {
-        self.scratch.wide_pool()
+        self.wide_pool.clone()
     }
 
     async fn run(&self, statements: String) -> Result<()> {

@@ -26,7 +26,7 @@ const PREPARED_ALREADY: &str = "42P05";
 /// claimed for as long as the statement runs.
 ///
 /// Its snapshot is older than its lock: a duplicate that commits in between is not seen here. The settle's primary
-/// key sees it. Without a key (NULL) it claims nothing.
+/// key sees it.
 const CLAIM: &str = "
     SELECT set_config('sf.transaction', 'open', true),
            set_config('idle_in_transaction_session_timeout', $4, true),
@@ -64,18 +64,18 @@ impl PreparedClaim {
 
     /// The message that begins and claims. Only digits and hexadecimal digits are put into it.
     pub(super) fn begin(&self, names: &Names, begin: &Begin, watch_millis: u32) -> SqlStr {
-        let key = begin.key.as_ref().map_or_else(
-            || "NULL, NULL".to_owned(),
-            |key| {
-                let hash = u128::from_be_bytes(key.hash);
-                format!("'\\x{hash:032x}', {}", lock_of(names, key))
-            },
-        );
-        let (offset, idle_limit) = (begin.offset.0, begin.idle_limit.as_millis().min(i32::MAX as u128));
-        let statement = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; EXECUTE {}({key}, {offset}, '{idle_limit}', '{watch_millis}')",
-            self.name
-        );
+        let idle_limit = begin.idle_limit.as_millis().min(i32::MAX as u128);
+        let statement = match &begin.key {
+            Some(key) => {
+                let (hash, lock) = (u128::from_be_bytes(key.hash), lock_of(names, key));
+                let (name, offset) = (&self.name, begin.offset.0);
+                format!(
+                    "BEGIN ISOLATION LEVEL READ COMMITTED; \
+                     EXECUTE {name}('\\x{hash:032x}', {lock}, {offset}, '{idle_limit}', '{watch_millis}')"
+                )
+            }
+            None => begin_without_key(idle_limit, watch_millis),
+        };
         AssertSqlSafe(statement).into_sql_str()
     }
 
@@ -87,6 +87,21 @@ impl PreparedClaim {
             Err(error) => Err(PostgresStore::error(error, "preparing the claim")),
         }
     }
+}
+
+/// The message that begins and claims nothing: words of its own for what the claim says by functions, which the server need not plan. In
+/// a transaction that somebody left open, in which anything was asked, `NOT DEFERRABLE` comes too late and is an error.
+fn begin_without_key(idle_limit: u128, watch_millis: u32) -> String {
+    let mut message = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE; SET LOCAL sf.transaction = 'open'; \
+         SET LOCAL idle_in_transaction_session_timeout = {idle_limit}"
+    );
+    if watch_millis > 0 {
+        message.push_str(&format!(
+            "; SET LOCAL client_connection_check_interval = {watch_millis}"
+        ));
+    }
+    message
 }
 
 /// The advisory lock that stands for a key. Two keys may share one: then one of them is told to come back, never more.
