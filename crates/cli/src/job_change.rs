@@ -1,7 +1,7 @@
 //! `steadfast jobs retry | run-now | cancel | reschedule | snooze`: what is to become of one job, or of all that fit, as a bulk
 //! operation.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use steadfast::{BulkVerb, Cancellation, Cron, Database, JobState, Steadfast};
@@ -21,13 +21,28 @@ pub(crate) enum Decision {
     Retry,
     RunNow,
     Cancel,
+    Reschedule(Due),
+    Snooze(Duration),
+}
+
+/// Further ahead than any job may be due.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// When jobs are due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    At(SystemTime),
+    In(Duration),
 }
 
 impl Decision {
-    fn bulk_verb(self) -> BulkVerb {
+    fn bulk_verb(self, now: SystemTime) -> BulkVerb {
         match self {
             Self::Retry | Self::RunNow => BulkVerb::Requeue,
             Self::Cancel => BulkVerb::Skip,
+            Self::Reschedule(Due::At(at)) => BulkVerb::Reschedule(at),
+            Self::Reschedule(Due::In(delay)) => BulkVerb::Reschedule(now + delay.min(FOREVER)),
+            Self::Snooze(time) => BulkVerb::Snooze(time),
         }
     }
 
@@ -36,7 +51,15 @@ impl Decision {
         match self {
             Self::Retry => Some(JobState::Dead),
             Self::RunNow => Some(JobState::Scheduled),
-            Self::Cancel => None,
+            Self::Cancel | Self::Reschedule(_) | Self::Snooze(_) => None,
+        }
+    }
+
+    /// Which these are, if no state is named.
+    fn states(self) -> &'static str {
+        match self {
+            Self::Retry | Self::RunNow | Self::Cancel => "waiting or dead",
+            Self::Reschedule(_) | Self::Snooze(_) => "waiting",
         }
     }
 
@@ -45,6 +68,8 @@ impl Decision {
             Self::Retry => "retry",
             Self::RunNow => "run_now",
             Self::Cancel => "cancel",
+            Self::Reschedule(_) => "reschedule",
+            Self::Snooze(_) => "snooze",
         }
     }
 }
@@ -131,6 +156,17 @@ async fn change_one<Db: Database>(
                 ),
             }
         }
+        Decision::Reschedule(due) => {
+            match due {
+                Due::At(at) => sf.job(id).reschedule(at, operator, reason).await?,
+                Due::In(delay) => sf.job(id).reschedule_in(delay, operator, reason).await?,
+            }
+            return show_due(context, sf, id, decision, (operator, reason)).await;
+        }
+        Decision::Snooze(time) => {
+            sf.job(id).snooze(time, operator, reason).await?;
+            return show_due(context, sf, id, decision, (operator, reason)).await;
+        }
     };
     let decided = Decided {
         id: id.to_string(),
@@ -157,7 +193,7 @@ async fn change_all<Db: Database>(
     options: &ChangeOptions,
     decision: Decision,
 ) -> Result<Exit> {
-    let (verb, state) = (decision.bulk_verb(), options.filter.state.or(decision.state()));
+    let state = options.filter.state.or(decision.state());
     let list = || {
         let list = narrow(sf.jobs(), &options.filter);
         match state {
@@ -165,7 +201,7 @@ async fn change_all<Db: Database>(
             None => list,
         }
     };
-    let count = list().count_for(verb).await?;
+    let count = list().count_for(decision.bulk_verb(SystemTime::now())).await?;
     if count.number == 0 {
         check_queue(sf, &options.filter).await?;
     }
@@ -181,44 +217,36 @@ async fn change_all<Db: Database>(
             .record(&counted, &[("jobs", format!("{count}, not changed"))])?;
         return Ok(Exit::Ok);
     }
-    let which = state.map_or("waiting or dead", JobState::as_str);
+    let which = state.map_or(decision.states(), JobState::as_str);
     let question = match decision {
         Decision::Retry | Decision::RunNow => format!("Run {count} {which} jobs now, with all their attempts?"),
         Decision::Cancel => format!("Cancel {count} {which} jobs? They are never run."),
+        Decision::Reschedule(_) => format!("Say when {count} {which} jobs are run?"),
+        Decision::Snooze(time) => format!("Put {count} {which} jobs off by {time:?}?"),
     };
     if !confirm(context, &question)? {
         context.output.remark("nothing was changed");
         return Ok(Exit::Failed);
     }
     let operator = context.config.operator()?;
-    let operation = list().start(verb, operator, options.reason()).await?;
+    // By the clock of the database, as everything that is due.
+    let now = sf.transact(async |tx| Ok(tx.now().await?)).await?;
+    let operation = list()
+        .start(decision.bulk_verb(now), operator, options.reason())
+        .await?;
     operations::work(context, sf, operation.id).await
 }
 
 pub(crate) async fn reschedule(context: &Context, options: &RescheduleOptions) -> Result<Exit> {
-    let (operator, reason) = (context.config.operator()?, &*options.because.reason);
-    check_reason(reason)?;
-    let at = options.at.as_deref().map(|at| moment(at, &options.tz)).transpose()?;
-    on_database!(context, Access::Write, builder => {
-        let sf = builder?.build().await?;
-        let id = find(&sf, &options.id).await?;
-        match (at, options.delay) {
-            (Some(at), _) => sf.job(id).reschedule(at, operator, reason).await?,
-            (None, delay) => sf.job(id).reschedule_in(delay.unwrap_or_default(), operator, reason).await?,
-        }
-        show_due(context, &sf, id, "reschedule", (operator, reason)).await
-    })
+    let due = match &options.at {
+        Some(at) => Due::At(moment(at, &options.tz)?),
+        None => Due::In(options.delay.unwrap_or_default()),
+    };
+    change(context, &options.change, Decision::Reschedule(due)).await
 }
 
 pub(crate) async fn snooze(context: &Context, options: &SnoozeOptions) -> Result<Exit> {
-    let (operator, reason) = (context.config.operator()?, &*options.because.reason);
-    check_reason(reason)?;
-    on_database!(context, Access::Write, builder => {
-        let sf = builder?.build().await?;
-        let id = find(&sf, &options.id).await?;
-        sf.job(id).snooze(options.time, operator, reason).await?;
-        show_due(context, &sf, id, "snooze", (operator, reason)).await
-    })
+    change(context, &options.change, Decision::Snooze(options.time)).await
 }
 
 /// Reads a moment as `steadfast cron next` does.
@@ -231,7 +259,7 @@ async fn show_due<Db: Database>(
     context: &Context,
     sf: &Steadfast<Db>,
     id: steadfast::JobId,
-    verb: &'static str,
+    decision: Decision,
     (operator, reason): (&str, &str),
 ) -> Result<Exit> {
     let due_at = sf.job(id).look().await?.and_then(|looked| looked.job.due_at);
@@ -242,7 +270,7 @@ async fn show_due<Db: Database>(
     };
     let decided = Decided {
         id: id.to_string(),
-        verb,
+        verb: decision.word(),
         due_at,
         operator,
         reason,

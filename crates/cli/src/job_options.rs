@@ -22,9 +22,9 @@ pub(crate) enum JobsVerb {
     RunNow(ChangeOptions),
     /// Say that a job is not wanted any more, or every one that fits and nobody works on; audited
     Cancel(ChangeOptions),
-    /// Say when a job is run; audited
+    /// Say when a job is run, or every one that fits and waits; audited
     Reschedule(RescheduleOptions),
-    /// Put a job off; audited
+    /// Put a job off, or every one that fits and waits; audited
     Snooze(SnoozeOptions),
 }
 
@@ -32,8 +32,8 @@ impl JobsVerb {
     pub(crate) fn operator(&self) -> Option<&str> {
         match self {
             Self::Retry(options) | Self::RunNow(options) | Self::Cancel(options) => options.operator.as_deref(),
-            Self::Reschedule(options) => options.because.operator.as_deref(),
-            Self::Snooze(options) => options.because.operator.as_deref(),
+            Self::Reschedule(options) => options.change.operator.as_deref(),
+            Self::Snooze(options) => options.change.operator.as_deref(),
             Self::List(_) | Self::Show(_) | Self::Batch(_) => None,
         }
     }
@@ -113,13 +113,13 @@ pub(crate) struct ShowOptions {
     pub(crate) reveal: bool,
 }
 
-/// One job by its id, or all that fit.
 #[derive(Args)]
 pub(crate) struct BatchOptions {
     /// The id of the batch: that of the job which waits for its end
     pub(crate) id: BatchId,
 }
 
+/// One job by its id, or all that fit.
 #[derive(Args)]
 pub(crate) struct ChangeOptions {
     /// The id of the job, or as much of its beginning as no other has; without it, all that fit
@@ -151,8 +151,8 @@ impl ChangeOptions {
 #[derive(Args)]
 #[group(id = "when", required = true, multiple = false, args = ["at", "delay"])]
 pub(crate) struct RescheduleOptions {
-    /// The id of the job, or as much of its beginning as no other has
-    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) change: ChangeOptions,
     /// At this moment: 2026-03-29, "2026-03-29 02:30" in the time zone, or 2026-03-29T00:30:00Z
     #[arg(long, value_name = "MOMENT")]
     pub(crate) at: Option<String>,
@@ -162,19 +162,15 @@ pub(crate) struct RescheduleOptions {
     /// The time zone of the moment: a name of the IANA database
     #[arg(long, value_name = "NAME", default_value = "UTC")]
     pub(crate) tz: String,
-    #[command(flatten)]
-    pub(crate) because: Because,
 }
 
 #[derive(Args)]
 pub(crate) struct SnoozeOptions {
-    /// The id of the job, or as much of its beginning as no other has
-    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) change: ChangeOptions,
     /// So long after it would have been run, or after now if it is due: 30s, 5m, 24h, 7d
     #[arg(long = "for", value_name = "DURATION", value_parser = steadfast::parse_duration)]
     pub(crate) time: Duration,
-    #[command(flatten)]
-    pub(crate) because: Because,
 }
 
 #[derive(Subcommand)]

@@ -81,7 +81,7 @@ impl Check {
 }
 
 impl<Db: Database> Builder<Db> {
-    /// Looks at the database, its settings, the rights of its role and how the outbox is doing. It changes nothing.
+    /// Looks at the database, its settings, the rights of its role and how the outbox and schedules are doing. It changes nothing.
     ///
     /// ```
     /// use steadfast::{Steadfast, Verdict};
@@ -121,6 +121,11 @@ impl<Db: Database> Builder<Db> {
             match self.stats(&store).await {
                 Ok(stats) => checks.extend(outbox::checks(&stats)),
                 Err(error) => checks.push(Check::failed("outbox", &error)),
+            }
+            #[cfg(feature = "schedule")]
+            {
+                let schedules = self.check_schedules(&store).await;
+                checks.push(schedules.unwrap_or_else(|error| Check::failed("schedules", &error)));
             }
         }
         checks

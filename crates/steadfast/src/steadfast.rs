@@ -761,6 +761,12 @@ impl<Db: Database> Builder<Db> {
         stats::read::<Db>(store, self.clock.ahead(), self.message_retention).await
     }
 
+    /// How schedules are doing.
+    #[cfg(feature = "schedule")]
+    pub(crate) async fn check_schedules(&self, store: &Db::Store) -> Result<crate::doctor::Check> {
+        crate::ticker::check::<Db>(store, self.clock.ahead()).await
+    }
+
     pub(crate) fn store(&self) -> Result<Db::Store> {
         Db::Store::new(self.pool.clone(), self.names.clone(), self.guard.clone())
     }

@@ -23,3 +23,19 @@ mod rabbitmq;
 mod redis;
 mod webhooks;
 mod guide;
+
+use std::time::Duration;
+
+/// How long a fact may take to become true: much longer than it does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something holds.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, asking).await;
+    assert!(ended.is_ok(), "waited {PATIENCE:?} in vain until {what}");
+}

@@ -209,8 +209,9 @@ impl<Db: Database> JobList<'_, Db> {
     ///
     /// [`Requeue`](BulkVerb::Requeue) runs them now with all their attempts: the dead, or those of the [state](JobList::state) that was
     /// asked for, if that is one in which they wait. A unique one whose key another job has by now is left as it is.
-    /// [`Skip`](BulkVerb::Skip) cancels those that wait or are dead. [`Discard`](BulkVerb::Discard) gives the dead up for good. Those
-    /// that run are left alone.
+    /// [`Skip`](BulkVerb::Skip) cancels those that wait or are dead. [`Discard`](BulkVerb::Discard) gives the dead up for good.
+    /// [`Reschedule`](BulkVerb::Reschedule) and [`Snooze`](BulkVerb::Snooze) say when those are due that wait. Those that run are left
+    /// alone.
     ///
     /// ```
     /// # use std::ops::ControlFlow;

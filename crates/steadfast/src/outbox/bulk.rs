@@ -5,8 +5,9 @@
 //! what died after the operation began is left alone, so a row that is requeued and dies again is not taken a second time.
 //! One process works on an operation at a time, by a lease; two of them would still do no harm, since the row is locked.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -16,6 +17,7 @@ use super::dead_letter::is_forgotten;
 use super::delivery::DeliveryState;
 use super::look::DeliveryList;
 use super::look_up::ids_beginning;
+use super::message::When;
 use super::operation::{BulkOperation, BulkState, BulkVerb, OperationId};
 use crate::audit::AuditEntry;
 use crate::clock::Timestamp;
@@ -23,6 +25,7 @@ use crate::error::{Code, Error, Result};
 use crate::job::Priority;
 use crate::page;
 use crate::steadfast::Steadfast;
+use crate::store::jobs::Jobs as _;
 use crate::store::letters::{Among, DeliveryFilter, DeliveryRow, Letters, OperationRow, Operations, Role};
 use crate::store::{Database, Store};
 use crate::tx::Tx;
@@ -87,7 +90,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
         let expected = self.counted().await?.number;
         let row = OperationRow {
             id: Uuid::now_v7(),
-            verb: verb.as_str().to_owned(),
+            verb: verb.written(now)?,
             filter: encode(&self.filter).to_string(),
             operator: operator.to_owned(),
             reason: reason.to_owned(),
@@ -113,7 +116,8 @@ impl<Db: Database> DeliveryList<'_, Db> {
 
 fn audit_entry(row: &OperationRow, ending: &str, what: &str) -> AuditEntry {
     let subject = format!("operation {} {what}", row.id);
-    AuditEntry::new(&row.operator, format!("bulk.{}{ending}", row.verb), subject).because(&row.reason)
+    let word = row.verb.split(' ').next().unwrap_or_default();
+    AuditEntry::new(&row.operator, format!("bulk.{word}{ending}"), subject).because(&row.reason)
 }
 
 /// The filter as it is kept with the operation.
@@ -425,6 +429,22 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, operation: &OperationRow, rows: &[
         }
         BulkVerb::Skip => DeliveryState::Skipped,
         BulkVerb::Discard => DeliveryState::Discarded,
+        BulkVerb::Reschedule(at) => {
+            tx.put_off(&keys, at).await?;
+            return Ok(Vec::new());
+        }
+        BulkVerb::Snooze(time) => {
+            let now = tx.now().await?;
+            let mut alike: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            for (row, key) in rows.iter().zip(keys) {
+                let due_at = row.due_at.map_or(now, |at| SystemTime::from(Timestamp(at)).max(now));
+                alike.entry(due_at + time).or_default().push(key);
+            }
+            for (at, keys) in alike {
+                tx.put_off(&keys, at).await?;
+            }
+            return Ok(Vec::new());
+        }
     };
     tx.end_deliveries(&keys, state.as_str(), &operation.reason).await?;
     let mut chains: Vec<_> = rows.iter().filter_map(|row| row.chain.clone()).collect();
@@ -432,6 +452,14 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, operation: &OperationRow, rows: &[
     chains.dedup();
     tx.free_chains(&chains).await?;
     Ok(chains)
+}
+
+impl<Db: Database> Tx<Db> {
+    /// Says when rows are due that wait.
+    async fn put_off(&mut self, keys: &[(Uuid, String)], at: SystemTime) -> Result<()> {
+        let (store, conn, offset) = self.parts("put rows off");
+        store.reschedule(conn, keys, When::At(Timestamp::of(at)), offset).await
+    }
 }
 
 async fn lock<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<OperationRow> {

@@ -45,6 +45,8 @@ pub use delivery::{DeliveryPlace, DeliveryState, LastFailure, ListedDelivery};
 pub use dispatcher::Dispatcher;
 pub(crate) use doctor::checks;
 pub use event::Event;
+#[cfg(feature = "schedule")]
+pub(crate) use forecast::about;
 pub use forecast::{Backlog, Forecast};
 pub(crate) use gauges::Gauges;
 pub use look::{DeadGroup, DeliveryList, DeliveryPage};

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::clock::Timestamp;
+use super::message::FUTURE_MAX;
+use crate::clock::{Timestamp, micros};
 use crate::error::{Code, Error, Result};
 use crate::store::letters::{Among, OperationRow};
 
@@ -21,6 +22,10 @@ pub enum BulkVerb {
     Skip,
     /// The dead are given up for good.
     Discard,
+    /// Those that wait are due at this time, or now if it has passed.
+    Reschedule(SystemTime),
+    /// Those that wait are put off: they are due so long after they would have been, or after now if they are due already.
+    Snooze(Duration),
 }
 
 impl BulkVerb {
@@ -30,13 +35,39 @@ impl BulkVerb {
             Self::Requeue => "requeue",
             Self::Skip => "skip",
             Self::Discard => "discard",
+            Self::Reschedule(_) => "reschedule",
+            Self::Snooze(_) => "snooze",
         }
     }
 
-    fn read(word: &str) -> Option<Self> {
-        [Self::Requeue, Self::Skip, Self::Discard]
-            .into_iter()
-            .find(|verb| verb.as_str() == word)
+    /// As it is kept with an operation that begins now: the word, and behind it a number of microseconds if there is a time.
+    pub(super) fn written(self, now: Timestamp) -> Result<String> {
+        let word = self.as_str();
+        let (time, ahead) = match self {
+            Self::Requeue | Self::Skip | Self::Discard => return Ok(word.to_owned()),
+            Self::Reschedule(at) => {
+                let ahead = at.duration_since(now.into()).unwrap_or_default();
+                (Timestamp::of(at).0, ahead)
+            }
+            Self::Snooze(time) => (micros(time), time),
+        };
+        if ahead > FUTURE_MAX {
+            let message = "they would be due more than ten years ahead; choose less, or skip them";
+            return Err(Error::new(Code::InputInvalid, message));
+        }
+        Ok(format!("{word} {time}"))
+    }
+
+    fn read(written: &str) -> Option<Self> {
+        let (word, time) = written.split_once(' ').unwrap_or((written, ""));
+        match word {
+            "requeue" => Some(Self::Requeue),
+            "skip" => Some(Self::Skip),
+            "discard" => Some(Self::Discard),
+            "reschedule" => Some(Self::Reschedule(Timestamp(time.parse().ok()?).into())),
+            "snooze" => Some(Self::Snooze(Duration::from_micros(time.parse().ok()?))),
+            _ => None,
+        }
     }
 
     /// Which rows it is about, of those that were asked for.
@@ -46,10 +77,11 @@ impl BulkVerb {
             (Self::Skip, Among::Queue) => Ok(Among::NotLeased),
             (Self::Skip, Among::Dead) => Ok(Among::Dead),
             (Self::Requeue | Self::Skip, Among::Pending) => Ok(Among::Pending),
+            (Self::Reschedule(_) | Self::Snooze(_), Among::Queue | Among::Pending) => Ok(Among::Pending),
             _ => Err(Error::new(
                 Code::InputInvalid,
                 format!(
-                    "deliveries in this state cannot be changed by {}; choose dead ones, or pending ones to requeue or skip",
+                    "deliveries in this state cannot be changed by {}; choose dead ones, or pending ones to requeue, skip or put off",
                     self.as_str()
                 ),
             )),

@@ -4,7 +4,7 @@
 //! process that dispatches keeps [`watch`] over all of them, and nobody leads: who sees that a tick is due [makes](make) its job, in a
 //! transaction that also writes the tick, and the constraint on (schedule, tick) judges between those who see it at once. Which ticks
 //! are due is for [`schedule`](crate::schedule) to say. People who look after schedules [`look`] at them, pause and trigger them
-//! ([`operate`]), and have jobs made of ticks that had none ([`backfill`]).
+//! ([`operate`]), have jobs made of ticks that had none ([`backfill`]), and are told what is wrong ([`doctor`]).
 
 mod plan;
 mod make;
@@ -12,10 +12,12 @@ mod watch;
 mod look;
 mod operate;
 mod backfill;
+mod doctor;
 
 use tokio::sync::Notify;
 
 pub use backfill::{BACKFILL_MAX, Backfill, BackfillTick};
+pub(crate) use doctor::check;
 pub use look::{ListedSchedule, LookedSchedule, MadeTick, ScheduleSource};
 pub(crate) use make::read_cause;
 pub use operate::Schedules;

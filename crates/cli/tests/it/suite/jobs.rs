@@ -7,6 +7,7 @@ use serde_json::Value;
 use steadfast::{BatchId, Failure, FailureClass, Job, JobCx, JobId, Steadfast};
 
 use super::{Database, Db};
+use crate::eventually;
 use crate::process::Call;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -197,23 +198,88 @@ async fn a_running_job_shows_what_it_tells_and_is_cancelled() {
         async move { sf.dispatch().await }
     });
     let shown = async || office.call(&format!("jobs show {id}")).run().await.ok();
-    let mut said = shown().await;
-    while !said.contains("page 1 is written") {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        said = shown().await;
-    }
+    let is_written = async || shown().await.contains("page 1 is written");
+    eventually("it tells how it goes", is_written).await;
+    let said = shown().await;
     assert!(said.contains("progress     1 of 2: page 1\n"), "{said}");
     let cancelled = office.call(&format!("jobs cancel {id} --operator ann --reason withdrawn --yes"));
     let cancelled = cancelled.run().await.ok();
     assert!(cancelled.contains("it is running, and told to stop"), "{cancelled}");
-    while office.count("jobs list --json --state cancelled").await == 0 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let is_cancelled = async || office.count("jobs list --json --state cancelled").await > 0;
+    eventually("it is cancelled", is_cancelled).await;
     office.sf.stop();
     working.await.unwrap().unwrap();
     let said = shown().await;
     assert!(said.contains("because      withdrawn\n"), "{said}");
     assert!(said.contains("attempt 1: page 1 is written"), "{said}");
+}
+
+#[tokio::test]
+async fn jobs_that_fit_are_put_off_together() {
+    let office = Office::open().await;
+    for order in 1..=3 {
+        office.schedule(order, HOUR).await;
+    }
+    let due = async || {
+        let listed = office.call("jobs list --json").run().await.ok();
+        let due = listed.lines().map(|line| {
+            let job: Value = serde_json::from_str(line).unwrap();
+            job["due_at"].as_str().unwrap().to_owned()
+        });
+        let mut due: Vec<String> = due.collect();
+        due.sort_unstable();
+        due
+    };
+    let counted = office.call("jobs reschedule --state scheduled --at 2036-01-02T03:04:05Z --dry-run");
+    let counted = counted.run().await.ok();
+    assert!(counted.contains("3, not changed"), "{counted}");
+
+    let at = "jobs reschedule --all --at 2035-01-02T03:04:05Z --operator ann --reason holidays --yes";
+    office.call(at).run().await.ok();
+    assert!(
+        due().await.iter().all(|at| at.starts_with("2035-01-02T03:04:05")),
+        "{:?}",
+        due().await
+    );
+    let by = "jobs snooze --name receipt.send --for 1d --operator ann --reason holidays --yes";
+    office.call(by).run().await.ok();
+    assert!(
+        due().await.iter().all(|at| at.starts_with("2035-01-03T03:04:05")),
+        "{:?}",
+        due().await
+    );
+    let soon = "jobs reschedule --all --in 1m --operator ann --reason work --yes";
+    office.call(soon).run().await.ok();
+    assert!(
+        due().await.iter().all(|at| !at.starts_with("2035")),
+        "{:?}",
+        due().await
+    );
+    for action in ["bulk.reschedule", "bulk.snooze"] {
+        assert!(
+            office.count(&format!("audit --json --action {action}")).await > 0,
+            "{action}"
+        );
+    }
+
+    let never = "jobs reschedule --all --at 9999-01-01 --reason never --yes";
+    office
+        .call(never)
+        .run()
+        .await
+        .refused(2, "more than ten years ahead", "");
+    let dead = "jobs snooze --state dead --for 1h --reason x --yes";
+    office
+        .call(dead)
+        .run()
+        .await
+        .refused(2, "cannot be changed by snooze", "");
+    let nothing = "jobs snooze --for 1h --reason x --yes";
+    office
+        .call(nothing)
+        .run()
+        .await
+        .refused(2, "it is not said which jobs", "");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use steadfast::{Job, JobCx, JobId, Priority, QueueOptions, Steadfast};
 use tokio::sync::Semaphore;
 
 use super::{Database, Db};
+use crate::eventually;
 use crate::process::Call;
 
 #[derive(Serialize, Deserialize)]
@@ -129,24 +130,21 @@ async fn a_queue_is_listed_paused_drained_and_resumed() {
 async fn a_shared_breaker_is_listed_opened_and_closed() {
     let office = Office::open().await;
     let breaker = office.sf.breaker(Breaker::named("payments").shared()).unwrap();
-    while office.count("breakers list --json").await == 0 {
-        tokio::task::yield_now().await;
-    }
+    let is_there = async || office.count("breakers list --json").await > 0;
+    eventually("the process has it in the table", is_there).await;
     let said = office
         .call("breakers open payments --operator ann --reason maintenance")
         .run()
         .await
         .ok();
     assert!(said.contains("nobody is let through"), "{said}");
-    while breaker.state() != BreakerState::ForcedOpen {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    let is_open = async || breaker.state() == BreakerState::ForcedOpen;
+    eventually("the process has heard of it", is_open).await;
     let listed = office.call("breakers list").run().await.ok();
     assert!(listed.contains("payments  forced_open"), "{listed}");
     office.call("breakers close payments --reason done").run().await.ok();
-    while breaker.state() != BreakerState::Closed {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    let is_closed = async || breaker.state() == BreakerState::Closed;
+    eventually("the process has heard of that, too", is_closed).await;
     let mistyped = office.call("breakers open payment --reason x").run().await;
     mistyped.refused(2, "shares a breaker \"payment\"", "did you mean `payments`?");
     assert_eq!(office.count("audit --json --action breaker.open").await, 1);

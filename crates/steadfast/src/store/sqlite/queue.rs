@@ -927,6 +927,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::Turns;
 
     #[cfg(unix)]
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use steadfast::testing::Observer;
-use steadfast::{Clock, Cron, Failure, Job, Missed, Overlap, Steadfast, Timing, Tx};
+use steadfast::{Clock, Cron, Failure, Job, Missed, Overlap, Steadfast, Timing, Tx, Verdict};
 
 use super::Db;
 use super::queue::rows;
@@ -491,6 +491,41 @@ async fn a_row_that_cannot_be_read_is_reported_and_is_in_nobodys_way() {
         .filter(|asked| **asked == "look at schedules")
         .count();
     assert!(looks <= 4, "{looks} looks");
+}
+
+#[tokio::test]
+async fn the_doctor_tells_of_schedules_that_are_late_or_cannot_be_read() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock).await;
+    let examined = async || {
+        let pool = Db::another_pool(&harness, PoolSize::default());
+        let checks = Steadfast::builder(pool).clock(clock.clone()).examine().await;
+        let check = checks.into_iter().find(|check| check.name == "schedules");
+        check.expect("schedules are looked at")
+    };
+    for name in ["test.hourly", "test.paused"] {
+        sf.schedules().make(name).every("1h").job(&digest()).await.unwrap();
+    }
+    sf.schedules().pause("test.paused", "ana", "not now").await.unwrap();
+    assert_eq!(examined().await.verdict, Verdict::Ok);
+
+    clock.set_offset(HOUR * 2);
+    let late = examined().await;
+    assert_eq!(late.verdict, Verdict::Warn);
+    assert!(late.found.contains("test.hourly (for "), "{}", late.found);
+    assert!(!late.found.contains("test.paused"), "{}", late.found);
+    sf.tick().await.unwrap();
+    assert_eq!(examined().await.verdict, Verdict::Ok);
+
+    let table = Db::table("schedules");
+    let change = format!("UPDATE {table} SET timing = 'on full moon' WHERE name = 'test.hourly'");
+    harness.run(&change).await;
+    let unreadable = examined().await;
+    assert_eq!(unreadable.verdict, Verdict::Warn);
+    let says = unreadable.found.contains("test.hourly (") && unreadable.found.contains("on full moon");
+    assert!(says, "{}", unreadable.found);
+    assert!(unreadable.fix.is_some());
 }
 
 #[tokio::test]
