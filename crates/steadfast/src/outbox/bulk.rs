@@ -5,9 +5,8 @@
 //! what died after the operation began is left alone, so a row that is requeued and dies again is not taken a second time.
 //! One process works on an operation at a time, by a lease; two of them would still do no harm, since the row is locked.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -54,6 +53,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
     async fn settle_for(&mut self, verb: BulkVerb) -> Result<Timestamp> {
         self.filter.among = verb.among(self.filter.among)?;
         let now = self.settle_bounds().await?;
+        verb.check(now)?;
         if verb == BulkVerb::Requeue {
             self.filter.unexpired_at = Some(now);
             self.filter.remembered_since = Some(now.before(self.steadfast.inbox_retention()));
@@ -90,7 +90,7 @@ impl<Db: Database> DeliveryList<'_, Db> {
         let expected = self.counted().await?.number;
         let row = OperationRow {
             id: Uuid::now_v7(),
-            verb: verb.written(now)?,
+            verb: verb.written(),
             filter: encode(&self.filter).to_string(),
             operator: operator.to_owned(),
             reason: reason.to_owned(),
@@ -120,31 +120,51 @@ fn audit_entry(row: &OperationRow, ending: &str, what: &str) -> AuditEntry {
     AuditEntry::new(&row.operator, format!("bulk.{word}{ending}"), subject).because(&row.reason)
 }
 
-/// The filter as it is kept with the operation.
+/// The filter as it is kept with the operation: all of it, or the operation would be about others.
 fn encode(filter: &DeliveryFilter) -> Value {
-    let is_told = filter.role != Role::among(filter.among);
-    let state = match filter.among {
+    let DeliveryFilter {
+        among,
+        target,
+        event_type,
+        ordering_key,
+        code,
+        fingerprint,
+        since,
+        role,
+        due_until,
+        due_after,
+        is_tried,
+        batch,
+        queue,
+        priority,
+        // It has a cursor and a time of its own, and the rest follows from its verb.
+        after: _,
+        until: _,
+        unexpired_at: _,
+        remembered_since: _,
+    } = filter;
+    let state = match among {
         Among::Pending => Some(DeliveryState::Pending.as_str()),
         Among::Dead => Some(DeliveryState::Dead.as_str()),
         _ => None,
     };
+    let is_told = *role != Role::among(*among);
+    let moment = |at: &Option<Timestamp>| at.map(|at| json!(at.0));
     let members = [
         ("state", state.map(Value::from)),
-        ("target", filter.target.as_deref().map(Value::from)),
-        ("type", filter.event_type.as_deref().map(Value::from)),
-        ("ordering_key", filter.ordering_key.as_deref().map(Value::from)),
-        ("code", filter.code.as_deref().map(Value::from)),
-        ("fingerprint", filter.fingerprint.as_deref().map(Value::from)),
-        ("since", filter.since.map(|since| json!(since.0))),
-        ("role", is_told.then(|| Value::from(filter.role.as_str()))),
-        ("queue", filter.queue.as_deref().map(Value::from)),
-        (
-            "priority",
-            filter.priority.map(|priority| Value::from(priority.as_str())),
-        ),
-        ("due_until", filter.due_until.map(|at| json!(at.0))),
-        ("due_after", filter.due_after.map(|at| json!(at.0))),
-        ("tried", filter.is_tried.map(Value::from)),
+        ("target", target.as_deref().map(Value::from)),
+        ("type", event_type.as_deref().map(Value::from)),
+        ("ordering_key", ordering_key.as_deref().map(Value::from)),
+        ("code", code.as_deref().map(Value::from)),
+        ("fingerprint", fingerprint.as_deref().map(Value::from)),
+        ("since", moment(since)),
+        ("role", is_told.then(|| Value::from(role.as_str()))),
+        ("queue", queue.as_deref().map(Value::from)),
+        ("priority", priority.map(|priority| Value::from(priority.as_str()))),
+        ("due_until", moment(due_until)),
+        ("due_after", moment(due_after)),
+        ("tried", is_tried.map(Value::from)),
+        ("batch", batch.map(|batch| Value::from(batch.to_string()))),
     ];
     members
         .into_iter()
@@ -181,6 +201,12 @@ fn decode(row: &OperationRow) -> Result<DeliveryFilter> {
         due_until: moment("due_until"),
         due_after: moment("due_after"),
         is_tried: operation.filter["tried"].as_bool(),
+        batch: match text("batch") {
+            Some(batch) => Some(batch.parse().map_err(|error| {
+                Error::new(Code::Database, format!("{batch:?} is not the id of a batch")).with_source(error)
+            })?),
+            None => None,
+        },
         ..DeliveryFilter::of(among)
     })
 }
@@ -430,19 +456,14 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, operation: &OperationRow, rows: &[
         BulkVerb::Skip => DeliveryState::Skipped,
         BulkVerb::Discard => DeliveryState::Discarded,
         BulkVerb::Reschedule(at) => {
-            tx.put_off(&keys, at).await?;
+            let (store, conn, offset) = tx.parts("reschedule rows");
+            let due = When::At(Timestamp::of(at));
+            store.reschedule(conn, &keys, due, offset).await?;
             return Ok(Vec::new());
         }
         BulkVerb::Snooze(time) => {
-            let now = tx.now().await?;
-            let mut alike: BTreeMap<_, Vec<_>> = BTreeMap::new();
-            for (row, key) in rows.iter().zip(keys) {
-                let due_at = row.due_at.map_or(now, |at| SystemTime::from(Timestamp(at)).max(now));
-                alike.entry(due_at + time).or_default().push(key);
-            }
-            for (at, keys) in alike {
-                tx.put_off(&keys, at).await?;
-            }
+            let (store, conn, offset) = tx.parts("snooze rows");
+            store.snooze(conn, &keys, time, offset).await?;
             return Ok(Vec::new());
         }
     };
@@ -452,14 +473,6 @@ async fn apply<Db: Database>(tx: &mut Tx<Db>, operation: &OperationRow, rows: &[
     chains.dedup();
     tx.free_chains(&chains).await?;
     Ok(chains)
-}
-
-impl<Db: Database> Tx<Db> {
-    /// Says when rows are due that wait.
-    async fn put_off(&mut self, keys: &[(Uuid, String)], at: SystemTime) -> Result<()> {
-        let (store, conn, offset) = self.parts("put rows off");
-        store.reschedule(conn, keys, When::At(Timestamp::of(at)), offset).await
-    }
 }
 
 async fn lock<Db: Database>(tx: &mut Tx<Db>, id: OperationId) -> Result<OperationRow> {

@@ -24,7 +24,8 @@ pub enum BulkVerb {
     Discard,
     /// Those that wait are due at this time, or now if it has passed.
     Reschedule(SystemTime),
-    /// Those that wait are put off: they are due so long after they would have been, or after now if they are due already.
+    /// Those that wait are put off: they are due so long after they would have been, or after now if they are due already; at
+    /// most ten years ahead.
     Snooze(Duration),
 }
 
@@ -40,22 +41,28 @@ impl BulkVerb {
         }
     }
 
-    /// As it is kept with an operation that begins now: the word, and behind it a number of microseconds if there is a time.
-    pub(super) fn written(self, now: Timestamp) -> Result<String> {
-        let word = self.as_str();
-        let (time, ahead) = match self {
-            Self::Requeue | Self::Skip | Self::Discard => return Ok(word.to_owned()),
-            Self::Reschedule(at) => {
-                let ahead = at.duration_since(now.into()).unwrap_or_default();
-                (Timestamp::of(at).0, ahead)
-            }
-            Self::Snooze(time) => (micros(time), time),
+    /// Whether it can be meant, now.
+    pub(super) fn check(self, now: Timestamp) -> Result<()> {
+        let ahead = match self {
+            Self::Requeue | Self::Skip | Self::Discard => return Ok(()),
+            Self::Reschedule(at) => at.duration_since(now.into()).unwrap_or_default(),
+            Self::Snooze(time) => time,
         };
         if ahead > FUTURE_MAX {
             let message = "they would be due more than ten years ahead; choose less, or skip them";
             return Err(Error::new(Code::InputInvalid, message));
         }
-        Ok(format!("{word} {time}"))
+        Ok(())
+    }
+
+    /// As it is kept with an operation: the word, and behind it a number of microseconds if there is a time.
+    pub(super) fn written(self) -> String {
+        let word = self.as_str();
+        match self {
+            Self::Requeue | Self::Skip | Self::Discard => word.to_owned(),
+            Self::Reschedule(at) => format!("{word} {}", Timestamp::of(at).0),
+            Self::Snooze(time) => format!("{word} {}", micros(time)),
+        }
     }
 
     fn read(written: &str) -> Option<Self> {

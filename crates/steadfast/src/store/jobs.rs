@@ -114,6 +114,14 @@ pub(crate) trait Jobs<Db: Database> {
         due: When,
         offset: Offset,
     ) -> impl Future<Output = Result<()>> + Send;
+    /// Puts rows off that wait: they are due so long after they would have been, or after now, and at most ten years ahead.
+    fn snooze(
+        &self,
+        conn: &mut Db::Connection,
+        rows: &[(Uuid, String)],
+        time: Duration,
+        offset: Offset,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Deletes keys that nobody has any more, and says how many; at most a batch of them.
     fn forget_uniques(&self, offset: Offset) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -1,5 +1,7 @@
 //! Queues and unique keys on PostgreSQL.
 
+use std::time::Duration;
+
 use sqlx::{PgConnection, Postgres, Row};
 use uuid::Uuid;
 
@@ -7,7 +9,7 @@ use super::outbox::due_columns;
 use super::{Names, PostgresStore, Store};
 use crate::clock::{Offset, micros};
 use crate::error::Result;
-use crate::outbox::When;
+use crate::outbox::{FUTURE_MAX, When};
 use crate::store::jobs::{Jobs, QueueRow, QueueStateRow, UniqueHolder, UniqueWish};
 
 /// How many keys are forgotten by one statement.
@@ -253,6 +255,37 @@ impl Jobs<Postgres> for PostgresStore {
             .await
             .map(drop)
             .map_err(Self::fail("rescheduling jobs"))
+    }
+
+    async fn snooze(
+        &self,
+        conn: &mut PgConnection,
+        rows: &[(Uuid, String)],
+        time: Duration,
+        offset: Offset,
+    ) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast.queue AS q
+            SET due_at = d.due_at, visible_at = d.due_at,
+                number = CASE left(q.chain, 1) WHEN '/' THEN (extract(epoch FROM d.due_at) * 1000000)::bigint ELSE q.number END
+            FROM (SELECT p.item, p.kind,
+                         least(greatest(p.due_at, c.now) + $4 * interval '1 microsecond', c.now + $5 * interval '1 microsecond') AS due_at
+                  FROM (SELECT clock_timestamp() + $1 * interval '1 microsecond' AS now) AS c,
+                       unnest($2::uuid[], $3::text[]) AS r (item, kind)
+                  JOIN steadfast.queue AS p ON p.item = r.item AND p.kind = r.kind) AS d
+            WHERE q.item = d.item AND q.kind = d.kind AND q.state = 'pending'",
+        );
+        sqlx::query(statement)
+            .bind(offset.0)
+            .bind(rows.iter().map(|(item, _)| *item).collect::<Vec<_>>())
+            .bind(rows.iter().map(|(_, kind)| &**kind).collect::<Vec<_>>())
+            .bind(micros(time))
+            .bind(micros(FUTURE_MAX))
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("snoozing jobs"))
     }
 
     async fn forget_uniques(&self, offset: Offset) -> Result<u64> {

@@ -1,5 +1,7 @@
 //! Queues and unique keys on SQLite.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sqlx::{Row, Sqlite, SqliteConnection};
 use uuid::Uuid;
@@ -8,7 +10,7 @@ use super::outbox::when_due;
 use super::{Names, SqliteStore, Store};
 use crate::clock::{Offset, micros};
 use crate::error::{Code, Error, Result};
-use crate::outbox::When;
+use crate::outbox::{FUTURE_MAX, When};
 use crate::store::jobs::{Jobs, QueueRow, QueueStateRow, UniqueHolder, UniqueWish};
 
 /// How many keys are forgotten by one statement.
@@ -237,6 +239,34 @@ impl Jobs<Sqlite> for SqliteStore {
             .await
             .map(drop)
             .map_err(Self::fail("rescheduling jobs"))
+    }
+
+    async fn snooze(
+        &self,
+        conn: &mut SqliteConnection,
+        rows: &[(Uuid, String)],
+        time: Duration,
+        offset: Offset,
+    ) -> Result<()> {
+        let statement = self.names.sql(
+            "
+            UPDATE steadfast_queue
+            SET due_at     = min(max(due_at, $2) + $3, $4),
+                visible_at = min(max(due_at, $2) + $3, $4),
+                number     = CASE substr(chain, 1, 1) WHEN '/' THEN min(max(due_at, $2) + $3, $4) ELSE number END
+            WHERE (item, kind) IN (SELECT r.value ->> 0, r.value ->> 1 FROM json_each($1) AS r) AND state = 'pending'",
+        );
+        let rows = Value::from_iter(rows.iter().map(|(item, kind)| json!([item.to_string(), kind])));
+        let now = offset.now();
+        sqlx::query(statement)
+            .bind(rows.to_string())
+            .bind(now.0)
+            .bind(micros(time))
+            .bind(now.after(FUTURE_MAX).0)
+            .execute(conn)
+            .await
+            .map(drop)
+            .map_err(Self::fail("snoozing jobs"))
     }
 
     async fn forget_uniques(&self, offset: Offset) -> Result<u64> {
