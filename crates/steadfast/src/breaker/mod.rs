@@ -217,6 +217,14 @@ impl Breaker {
         Some(refusal.retry_in.unwrap_or(Duration::MAX))
     }
 
+    /// How many it lets through now, if it counts them.
+    pub(crate) fn probes_left(&self) -> Option<u32> {
+        if self.0.gate.pass().is_some() {
+            return None;
+        }
+        self.0.gate.look(|machine| machine.probes_left(self.now()))
+    }
+
     /// Lets nobody through until [`reset`](Self::reset) or [`force_closed`](Self::force_closed), in all processes if it is
     /// shared.
     pub fn force_open(&self) {

@@ -219,6 +219,16 @@ impl Machine {
         Some(Refusal { retry_in })
     }
 
+    /// How many calls would be let in now, if they are counted: it is not known whether the other side is well.
+    pub(crate) fn probes_left(&self, now: Moment) -> Option<u32> {
+        match &self.state {
+            State::Closed | State::ForcedClosed => None,
+            _ if self.refuses(now).is_some() => Some(0),
+            State::HalfOpen(probing) => Some(self.settings.probes.saturating_sub(probing.taken()).max(1)),
+            State::Open { .. } | State::ForcedOpen => Some(self.settings.probes),
+        }
+    }
+
     /// Lets a call in, or not. The first one after the open duration makes it half-open.
     pub(crate) fn enter(&mut self, now: Moment) -> Result<Pass, Refusal> {
         if let Some(refusal) = self.refuses(now) {

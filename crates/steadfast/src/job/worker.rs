@@ -225,10 +225,13 @@ impl<Db: Database, J: Job> JobHandler<'_, Db, J> {
     }
 }
 
+/// What a job fails with that this program cannot read.
+const UNDECODABLE: &str = "undecodable";
+
 fn decode<J: Job>(payload: &[u8]) -> Result<J, Failure> {
     serde_json::from_slice(payload).map_err(|error| {
         let message = format!("what is stored is no {} as this program knows it", J::NAME);
-        Failure::definitive(FailureClass::Validation, "undecodable", message).with_source(error)
+        Failure::definitive(FailureClass::Validation, UNDECODABLE, message).with_source(error)
     })
 }
 
@@ -365,7 +368,8 @@ impl<Db: Database> Working<Db> {
         let ended = self.worker.attempt(sf, row).await;
         match (permit, &ended) {
             (Some(permit), Ended::Done(_) | Ended::Settled) => permit.success(),
-            (Some(permit), Ended::Failed(failure)) => permit.failure(failure),
+            // One that could not be read was not called.
+            (Some(permit), Ended::Failed(failure)) if failure.code() != UNDECODABLE => permit.failure(failure),
             // What was lost says nothing of the other side.
             _ => {}
         }
@@ -396,6 +400,10 @@ impl<Db: Database> Work<Db> for Working<Db> {
 
     fn rests_for(&self) -> Option<Duration> {
         self.breaker.as_ref()?.rests_for()
+    }
+
+    fn takes_at_most(&self) -> Option<u32> {
+        self.breaker.as_ref()?.probes_left()
     }
 
     fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>> {

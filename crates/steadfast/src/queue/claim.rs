@@ -110,7 +110,7 @@ impl<Db: Database> Engine<Db> {
         let made_room = is_full && claims.waiting > 0 && claims.rows.len() < room as usize;
         Ok(Found {
             has_more: has_buried || made_room || can_go_on,
-            rows: claims.rows,
+            rows: in_turn(&wanted, claims.rows),
             asked_at: claims.from.unwrap_or(asked_at),
             is_full,
             rested_at,
@@ -144,16 +144,26 @@ impl<Db: Database> Engine<Db> {
             let is_held_up = lane.queue.as_ref().is_some_and(|queue| claims.held_up.contains(queue));
             // Where nothing could begin, nobody has looked.
             let was_looked_at = !is_held_up || !claimed.is_empty();
+            // Who rests is not asked. When it comes back, it begins where the others are.
+            for name in lane
+                .kinds
+                .iter()
+                .filter(|name| !wanted.iter().any(|wanted| wanted.kind == **name))
+            {
+                if let Some(kind) = self.kinds.get_mut(name).filter(|kind| kind.work.rests_for().is_some()) {
+                    kind.demand.note(false, kind.weight, 0);
+                }
+            }
             let least_had = least_had(&self.kinds, &lane.kinds);
             for asked in wanted.iter().filter(|wanted| lane.kinds.contains(&wanted.kind)) {
                 if let Some(kind) = self.kinds.get_mut(&asked.kind).filter(|_| was_looked_at) {
-                    kind.demand.note(claims.full.contains(&asked.kind), least_had);
+                    kind.demand
+                        .note(claims.full.contains(&asked.kind), kind.weight, least_had);
                     let had = claimed.get(&*asked.kind).copied().unwrap_or_default();
                     kind.demand.has_had(had, kind.weight);
                 }
             }
-            // What rests was not asked for, and is as hungry as it was.
-            let can_eat = |kind: &Kind<Db>| kind.demand.had().is_some() && kind.work.rests_for().is_none();
+            let can_eat = |kind: &Kind<Db>| kind.demand.had().is_some() && kind.takes_at_most() != Some(0);
             if !is_held_up && lane.kinds.iter().any(|name| self.kinds.get(name).is_some_and(can_eat)) {
                 can_go_on |= claimed.values().sum::<u32>() < self.room(lane);
             }
@@ -207,6 +217,9 @@ impl<Db: Database> Engine<Db> {
         if !pace.is_fixed {
             share(free, &mut guests);
         }
+        for ((_, kind), guest) in kinds.iter().zip(&mut guests) {
+            guest.room = guest.room.min(kind.takes_at_most().unwrap_or(u32::MAX));
+        }
         let least_had = least_had(&self.kinds, names);
         let asked = kinds.into_iter().zip(guests).filter(|(_, guest)| guest.room > 0);
         let wanted = asked.map(|((name, kind), guest)| {
@@ -231,6 +244,34 @@ impl<Db: Database> Engine<Db> {
             false => lane.room(self.pace.batch.saturating_mul(BATCHES_HELD)),
         }
     }
+}
+
+impl<Db: Database> Kind<Db> {
+    /// How many rows its work can take now, beside what waits for a hand already; `None`: as many as there are hands for.
+    fn takes_at_most(&self) -> Option<u32> {
+        let most = self.work.takes_at_most()?;
+        Some(most.saturating_sub(self.lane.waiting_of(self.work.kinds())))
+    }
+}
+
+/// Rows of several kinds, in the order of their turns. The database has them in an order of its own, and who waits for a hand is taken in
+/// the order in which he came.
+fn in_turn(wanted: &[Wanted], rows: Vec<Claimed>) -> Vec<Claimed> {
+    let first = rows.first().map(|row| row.lease.kind.clone());
+    if rows.iter().all(|row| Some(&row.lease.kind) == first.as_ref()) {
+        return rows;
+    }
+    let mut turns: HashMap<_, _> = wanted.iter().map(|wanted| (&wanted.kind, wanted.turns)).collect();
+    let places = rows.into_iter().map(|row| {
+        let place = turns.get_mut(&row.lease.kind).map(|turns| {
+            turns.take(1);
+            turns.from
+        });
+        (place, row)
+    });
+    let mut rows: Vec<_> = places.collect();
+    rows.sort_by_key(|(place, _)| *place);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 /// What the one of these kinds has had that is hungry and has had the least.

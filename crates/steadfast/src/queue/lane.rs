@@ -130,6 +130,14 @@ impl Lane {
         u32::try_from(soon).unwrap_or(u32::MAX).min(held_max).max(at_once)
     }
 
+    /// How many rows of these kinds wait for a hand.
+    pub(super) fn waiting_of(&self, kinds: &[Arc<str>]) -> u32 {
+        let state = self.lock();
+        let waiting = state.waiting.iter();
+        let waiting = waiting.filter(|waiting| kinds.contains(&waiting.row.claimed.lease.kind));
+        u32::try_from(waiting.count()).unwrap_or(u32::MAX)
+    }
+
     /// How many rows are held.
     pub(super) fn held(&self) -> u32 {
         self.lock().held

@@ -99,6 +99,11 @@ pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
         None
     }
 
+    /// How many rows of each kind it can take now, if that is fewer than there are hands for: it is only found out whether it can go on.
+    fn takes_at_most(&self) -> Option<u32> {
+        self.rests_for().map(|_| 0)
+    }
+
     /// Does it with rows of one kind, as many at once as it [wants](WorkOptions::batch), and says of each how it ended, in their
     /// order. Once all of their leases are lost, it is dropped: whatever it still did would count for nothing.
     fn run(self: Arc<Self>, sf: Steadfast<Db>, rows: Arc<[Row]>) -> Pin<Box<dyn Future<Output = Vec<Ended>> + Send>>;

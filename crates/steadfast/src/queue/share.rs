@@ -64,6 +64,10 @@ pub(super) fn share(room: u32, guests: &mut [Guest]) {
     }
 }
 
+fn step(weight: u32) -> i64 {
+    STEP / i64::from(weight.max(1))
+}
+
 impl Turns {
     /// When the next one is.
     pub(crate) fn next(&self) -> i64 {
@@ -85,15 +89,15 @@ impl Demand {
             } else {
                 0
             },
-            step: STEP / i64::from(weight.max(1)),
+            step: step(weight),
         }
     }
 
-    /// Takes note of what was found, beside others that share the same hands: who was not hungry before begins where they are, and
-    /// does not make up for what it never wanted.
-    pub(super) fn note(&mut self, is_hungry: bool, least_had: i64) {
+    /// Takes note of what was found, beside others that share the same hands: who was not hungry before begins where they are. It does
+    /// not make up for what it never wanted, and what it had in its time is no debt, but for its last turn.
+    pub(super) fn note(&mut self, is_hungry: bool, weight: u32, least_had: i64) {
         if is_hungry && !self.is_hungry {
-            self.had = self.had.max(least_had);
+            self.had = self.had.clamp(least_had, least_had.saturating_add(step(weight)));
         }
         self.is_hungry = is_hungry;
     }
@@ -162,7 +166,7 @@ mod tests {
         let mut rooms = |hungry: Option<usize>| {
             let mut guests = Vec::new();
             for (place, (demand, is_rare)) in demands.iter_mut().zip([true, false, true]).enumerate() {
-                demand.note(hungry == Some(place), 0);
+                demand.note(hungry == Some(place), 1, 0);
                 guests.push(Guest {
                     demand: *demand,
                     weight: 1,
@@ -181,11 +185,39 @@ mod tests {
     #[test]
     fn who_comes_late_does_not_make_up_for_it() {
         let mut demand = Demand::default();
-        demand.note(true, 7 * STEP);
+        demand.note(true, 1, 7 * STEP);
         assert_eq!(demand.had(), Some(7 * STEP));
-        demand.note(true, 9 * STEP);
+        demand.note(true, 1, 9 * STEP);
         assert_eq!(demand.had(), Some(7 * STEP), "it was hungry all the time");
-        demand.note(false, 0);
+        demand.note(false, 1, 0);
         assert_eq!(demand.had(), None);
+    }
+
+    #[test]
+    fn what_somebody_had_long_ago_is_no_debt() {
+        let mut urgent = Demand::default();
+        urgent.has_had(160_000, 16);
+        let mut demands = [Demand::default(), urgent];
+        let weights = [4, 16];
+        let mut sums = [0, 0];
+        for _ in 0..30 {
+            let hungry = demands.iter().filter_map(Demand::had).min().unwrap_or_default();
+            for (demand, weight) in demands.iter_mut().zip(weights) {
+                demand.note(true, weight, hungry);
+            }
+            let guests = demands.iter().zip(weights).map(|(&demand, weight)| Guest {
+                demand,
+                weight,
+                is_rare: false,
+                room: 0,
+            });
+            let mut guests: Vec<_> = guests.collect();
+            share(1, &mut guests);
+            for ((sum, demand), guest) in sums.iter_mut().zip(&mut demands).zip(guests) {
+                *sum += guest.room;
+                demand.has_had(guest.room, guest.weight);
+            }
+        }
+        assert_eq!(sums, [6, 24], "they share from the beginning on");
     }
 }

@@ -506,10 +506,15 @@ pub(super) async fn claim(link: &mut Link, names: &Names, claim: &Claim<'_>, off
     if limited.is_empty() {
         return Ok(claims);
     }
-    match super::limits::claim(&mut link.listener, names, claim, &limited, offset).await {
+    let claim = Claim {
+        // One of them is worked on at a time, wherever it stands.
+        takes_suspect: claim.takes_suspect && !claims.rows.iter().any(|row| row.is_suspect),
+        ..*claim
+    };
+    match super::limits::claim(&mut link.listener, names, &claim, &limited, offset).await {
         Ok(more) => claims.add(more),
-        // What was claimed already is worked on all the same.
-        Err(error) if !claims.rows.is_empty() => telemetry::limited_not_claimed(&error),
+        // What was claimed already is worked on all the same, and what has died has made way.
+        Err(error) if !claims.rows.is_empty() || !claims.buried.is_empty() => telemetry::limited_not_claimed(&error),
         Err(error) => return Err(error),
     }
     Ok(claims)

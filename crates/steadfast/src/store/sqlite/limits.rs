@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 
+use super::queue::may_begin;
 use super::{Names, SqliteStore, Store};
 use crate::error::Result;
 use crate::queue::{Claim, Claims, Turns, Wanted};
@@ -66,19 +67,21 @@ impl Limit {
         let (Some(mut left), [_, _, ..]) = (self.room, wanted) else {
             return Ok(());
         };
-        let count = names.sql(
+        let count = names.sql(concat!(
             "
             SELECT count(*)
-            FROM (SELECT 1 FROM steadfast_queue
-                  WHERE kind = $1 AND visible_at <= $2 AND (state <> 'leased' OR leased_until <= $2)
-                  LIMIT $3)",
-        );
+            FROM (SELECT 1 FROM steadfast_queue AS q
+                  WHERE q.kind = $1 AND q.visible_at <= $2 AND ",
+            may_begin!("$4"),
+            " LIMIT $3)"
+        ));
         for wanted in wanted {
             let most = self.most(wanted);
             let counting = sqlx::query_scalar(count.clone())
                 .bind(&*wanted.kind)
                 .bind(now)
-                .bind(most);
+                .bind(most)
+                .bind(wanted.queue.as_deref());
             let found = counting.fetch_one(&mut *conn).await;
             let found = found.map_err(|error| SqliteStore::error(error, "counting what may begin"))?;
             let part = Part {

@@ -206,9 +206,25 @@ pub(super) async fn show_heads(conn: &mut SqliteConnection, names: &Names, chain
         .map_err(|error| SqliteStore::error(error, "looking at chains"))
 }
 
+/// Whether a row `q` of the queue `$queue` with limits takes a place if it is claimed at `$2`. One whose lease has expired has one.
+macro_rules! may_begin {
+    ($queue:literal) => {
+        concat!(
+            "(q.state = 'pending'
+              -- It was claimed when its queue had no limits, or was another one.
+              OR (q.state = 'leased' AND q.leased_until <= $2
+                  AND NOT EXISTS (SELECT 1 FROM steadfast_slots AS s
+                                  WHERE s.queue = ",
+            $queue,
+            " AND s.item = q.item AND s.kind = q.kind AND s.epoch = q.epoch)))"
+        )
+    };
+}
+pub(super) use may_begin;
+
 /// The rows of a kind `$1` that can be claimed at `$2`: of those that are due at most `$3`, and of the suspect ones at most `$4`.
 macro_rules! candidates {
-    ($due:literal, $suspect:literal) => {
+    ($due:expr, $suspect:literal) => {
         concat!(
             "
         WITH due AS MATERIALIZED (
@@ -254,11 +270,7 @@ const CANDIDATES: &str = candidates!(
 /// The same for a queue `$6` with limits. A lease that has expired keeps its slot until its row is claimed again, for whoever has it
 /// may still be at work; so these are found by their slots, however little room there is.
 const LIMITED_CANDIDATES: &str = candidates!(
-    "(q.state = 'pending'
-              -- It was claimed when its queue had no limits, or was another one.
-              OR (q.state = 'leased' AND q.leased_until <= $2
-                  AND NOT EXISTS (SELECT 1 FROM steadfast_slots AS s
-                                  WHERE s.queue = $6 AND s.item = q.item AND s.kind = q.kind AND s.epoch = q.epoch)))",
+    may_begin!("$6"),
     "steadfast_slots AS s
             CROSS JOIN steadfast_queue AS q ON q.item = s.item AND q.kind = s.kind AND q.epoch = s.epoch
             WHERE s.queue = $6 AND s.kind = $1 AND q.state = 'leased' AND q.leased_until <= $2

@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use steadfast::breaker::{Breaker, BreakerState};
 use steadfast::{
-    BulkVerb, Clock, Code, DeliveryState, Dispatcher, Failure, FailureClass, Job, JobCx, JobId, JobState, Steadfast, Tx,
+    BatchId, BulkVerb, Clock, Code, DeliveryState, Dispatcher, Failure, FailureClass, Job, JobCx, JobId, JobState,
+    QueueOptions, Steadfast, Tx,
 };
 use tokio::sync::Semaphore;
 
@@ -655,6 +656,71 @@ async fn a_bulk_operation_takes_the_jobs_that_it_has_counted_and_no_others() {
 }
 
 #[tokio::test]
+async fn a_bulk_operation_on_a_batch_leaves_all_other_jobs_alone() {
+    let harness = fresh::<Db>().await;
+    let sf = &harness.sf;
+    let batch = BatchId::new();
+    let enqueuing = sf.transact(async |tx| {
+        for _ in 0..3 {
+            tx.enqueue(&mark("of the batch")).delay("1h").in_batch(batch).await?;
+            tx.enqueue(&mark("of none")).delay("1h").await?;
+        }
+        tx.enqueue(&mark("at its end")).when_ended(batch).await?;
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let count = async |state: JobState| sf.jobs().state(state).count().await.unwrap().number;
+    let jobs = || sf.jobs().batch(batch);
+    for (verb, word) in [
+        (BulkVerb::Snooze(Duration::from_secs(60)), "snooze"),
+        (BulkVerb::Skip, "skip"),
+    ] {
+        let begun = jobs().start(verb, "ann", "enough").await.unwrap();
+        let work = sf.bulk_operation(begun.id);
+        let ended = work.resume(|_| ControlFlow::Continue(())).await.unwrap();
+        assert_eq!((ended.expected, ended.done), (3, 3), "{word}");
+        assert_eq!(ended.verb, verb);
+    }
+    assert_eq!(count(JobState::Cancelled).await, 3);
+    assert_eq!(count(JobState::Scheduled).await, 3, "the others");
+}
+
+#[tokio::test]
+async fn jobs_are_snoozed_together_each_by_its_own_time_and_never_beyond_ten_years() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    let year = Duration::from_secs(365 * 24 * 60 * 60);
+    let mut ids = Vec::new();
+    for delay in [Duration::ZERO, year, 9 * year] {
+        let enqueuing = sf.transact(async |tx| Ok(tx.enqueue(&mark("a")).delay(delay).await?));
+        ids.push(enqueuing.await.unwrap());
+    }
+    let due_in = async |id: JobId| {
+        let due_at = sf.job(id).look().await.unwrap().unwrap().job.due_at.unwrap();
+        let days = due_at.duration_since(SystemTime::now()).unwrap().as_secs_f64() / 86_400.0;
+        days.round() as u64
+    };
+    let begun = sf
+        .jobs()
+        .start(BulkVerb::Snooze(2 * year), "ann", "later")
+        .await
+        .unwrap();
+    let work = sf.bulk_operation(begun.id);
+    assert_eq!(work.resume(|_| ControlFlow::Continue(())).await.unwrap().done, 3);
+    for (id, years) in ids.into_iter().zip([2, 3, 10]) {
+        assert_eq!(due_in(id).await, years * 365, "{years}");
+    }
+    for verb in [
+        BulkVerb::Snooze(11 * year),
+        BulkVerb::Reschedule(SystemTime::now() + 11 * year),
+    ] {
+        let refused = sf.jobs().count_for(verb).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InputInvalid);
+    }
+}
+
+#[tokio::test]
 async fn a_command_of_a_job_is_not_executed_again_when_the_job_is_tried_months_later() {
     async fn charge(cx: &JobCx<Db>, job: Mark) -> Result<(), Failure> {
         let (owner, tag) = (steadfast::Owner::new("tenant-1", "user-a"), &job.tag);
@@ -746,6 +812,79 @@ async fn while_its_breaker_is_open_a_job_is_left_alone_and_spends_no_attempt() {
         8,
         "only what was tried counts: {attempts:?}"
     );
+}
+
+/// The same, in a queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Queued {
+    tag: String,
+}
+
+impl Job for Queued {
+    const NAME: &'static str = "test.queued";
+    const QUEUE: Option<&'static str> = Some("mail");
+}
+
+#[tokio::test]
+async fn as_many_jobs_of_a_queue_as_there_are_probes_find_out_whether_a_breaker_may_close() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    sf.queue("mail", QueueOptions::new().rate(100, "1d")).unwrap();
+    let mail = Breaker::named("mail").consecutive_failures(1).open_for("1m");
+    let mail = sf.breaker(mail).unwrap();
+    let down = async |_: &JobCx<Db>, _: Queued| Err(Failure::transient("down", "no route to host"));
+    let retry = steadfast::retry!(retries = 5, backoff = constant("1h"));
+    sf.handler::<Queued>().breaker("mail").retry(retry).run_outside(down);
+    let enqueuing = sf.transact(async |tx| {
+        for tag in 0..50 {
+            tx.enqueue(&Queued { tag: tag.to_string() }).await?;
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    sf.drain().await.unwrap();
+    let claims = format!(
+        "SELECT CAST(coalesce(sum(epoch), 0) AS bigint) FROM {}",
+        Db::table("queue")
+    );
+    for probes in 1..=3 {
+        let before = Db::count(&harness.admin, &claims).await;
+        pass(&clock, Duration::from_secs(301 * probes));
+        sf.drain().await.unwrap();
+        assert_eq!(
+            Db::count(&harness.admin, &claims).await,
+            before + 1,
+            "one tries, and no other is claimed"
+        );
+        assert_eq!(mail.state(), BreakerState::Open);
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_cannot_be_read_says_nothing_about_what_it_would_have_called() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    let mail = Breaker::named("mail").consecutive_failures(1).open_for("1m");
+    let mail = sf.breaker(mail).unwrap();
+    let down = async |_: &JobCx<Db>, _: Mark| Err(Failure::transient("down", "no route to host"));
+    let retry = steadfast::retry!(retries = 5, backoff = constant("1h"));
+    sf.handler::<Mark>().breaker("mail").retry(retry).run_outside(down);
+    enqueue(&sf, &mark("a")).await;
+    sf.drain().await.unwrap();
+    assert_eq!(mail.state(), BreakerState::Open);
+    /// What another version of the program has written under the same name.
+    #[derive(Serialize, Deserialize)]
+    struct Other {}
+    impl Job for Other {
+        const NAME: &'static str = Mark::NAME;
+    }
+    sf.transact(async |tx| Ok(tx.enqueue(&Other {}).await?)).await.unwrap();
+    pass(&clock, Duration::from_secs(61));
+    sf.drain().await.unwrap();
+    assert_eq!(in_state(&harness, "dead").await, 1);
+    assert_ne!(mail.state(), BreakerState::Closed);
 }
 
 #[tokio::test]

@@ -376,6 +376,126 @@ async fn under_a_limit_what_is_urgent_goes_first_and_nothing_waits_for_ever() {
 }
 
 #[tokio::test]
+async fn what_was_done_long_ago_keeps_nobody_waiting() {
+    let harness = fresh::<Db>().await;
+    let doors = Doors::closed();
+    let sf = node(&harness, &doors, QueueOptions::new().limit(1)).await;
+    let enqueue = async |mails: usize, parcels: usize| {
+        let enqueuing = sf.transact(async move |tx| {
+            for _ in 0..mails {
+                tx.enqueue(&mail("mail")).await?;
+            }
+            for _ in 0..parcels {
+                tx.enqueue(&Parcel { tag: "parcel".into() }).await?;
+            }
+            Ok(())
+        });
+        enqueuing.await.unwrap();
+    };
+    enqueue(150, 0).await;
+    let dispatching = run(&sf);
+    doors.may_end.add_permits(150);
+    eventually("mail has had its time", async || rows(&harness, "queue").await == 0).await;
+
+    enqueue(0, 100).await;
+    one_after_another(&doors, 151, 155).await;
+    enqueue(5, 0).await;
+    one_after_another(&doors, 156, 175).await;
+    let last_mails = doors
+        .begun()
+        .iter()
+        .skip(150)
+        .take(25)
+        .filter(|tag| *tag == "mail")
+        .count();
+    assert_eq!(
+        last_mails,
+        5,
+        "they had their turns at once: {:?}",
+        &doors.begun()[150..]
+    );
+    doors.may_end.add_permits(1_000);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    stop(&sf, dispatching).await;
+}
+
+/// Leaves jobs behind that have killed their process twice, as far as anybody can tell: each is worked on while no other such one is.
+async fn leave_suspects(harness: &Harness<Db>, clock: &Clock, options: QueueOptions, count: usize) {
+    for _ in 0..2 {
+        let dead = Doors::closed();
+        let zombie = process(harness, clock, Dispatcher::default()).await;
+        zombie.queue("mail", options).unwrap();
+        dead.handle(&zombie);
+        zombie.declare().await.unwrap();
+        let working = run(&zombie);
+        eventually("they are worked on", async || dead.begun().len() == count).await;
+        working.abort();
+        let _ = working.await;
+        pass(clock, Duration::from_secs(31));
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_begin_yet_takes_nobodys_place_under_a_limit() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let options = QueueOptions::new().concurrency(8).limit(3);
+    let enqueuing = harness.sf.transact(async |tx| {
+        tx.enqueue(&mail("suspect")).await?;
+        tx.enqueue(&mail("suspect")).await?;
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    leave_suspects(&harness, &clock, options, 2).await;
+
+    let doors = Doors::closed();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    sf.queue("mail", options).unwrap();
+    doors.handle(&sf);
+    let enqueuing = sf.transact(async |tx| {
+        for _ in 0..5 {
+            tx.enqueue(&Parcel { tag: "parcel".into() }).await?;
+        }
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    let dispatching = run(&sf);
+    let begun = |tag: &str| doors.begun().iter().filter(|begun| *begun == tag).count();
+    let one_of_each = async || begun("parcel") == 1 && begun("suspect") == 1;
+    eventually("one suspect, and what there is a place for beside both", one_of_each).await;
+    doors.may_end.add_permits(1_000);
+    eventually("the end", async || rows(&harness, "queue").await == 0).await;
+    stop(&sf, dispatching).await;
+}
+
+#[tokio::test]
+async fn of_those_that_may_kill_their_process_one_is_worked_on_wherever_they_stand() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let options = QueueOptions::new().concurrency(8).limit(3);
+    let enqueuing = harness.sf.transact(async |tx| {
+        tx.enqueue(&mail("in a queue")).await?;
+        tx.enqueue(&Plain { tag: "in none".into() }).await?;
+        Ok(())
+    });
+    enqueuing.await.unwrap();
+    leave_suspects(&harness, &clock, options, 2).await;
+
+    let doors = Doors::closed();
+    let sf = process(&harness, &clock, Dispatcher::default()).await;
+    sf.queue("mail", options).unwrap();
+    doors.handle(&sf);
+    let dispatching = run(&sf);
+    eventually("the first", async || !doors.begun().is_empty()).await;
+    // Long enough for many looks.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(doors.begun().len(), 1, "{:?}", doors.begun());
+    doors.may_end.add_permits(2);
+    eventually("then the other", async || rows(&harness, "queue").await == 0).await;
+    stop(&sf, dispatching).await;
+}
+
+#[tokio::test]
 async fn a_job_in_another_queue_is_for_those_who_have_declared_it() {
     let harness = fresh::<Db>().await;
     let (here, there) = (Doors::open(), Doors::open());

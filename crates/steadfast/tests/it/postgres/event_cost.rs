@@ -321,7 +321,7 @@ async fn become_engine(conn: &mut PgConnection) {
             "bigint, text[], integer[], integer[], bigint[], text[], bigint, bigint, text, integer, boolean[], text[]";
         let leases = "bigint, uuid[], text[], bigint[], bigint[]";
         let types = match *name {
-            "claim_limited" => format!("{claim}, text[]"),
+            "claim_limited" => format!("{claim}, text[], bigint[], bigint[]"),
             "finish" => format!("{leases}, text[], text[], boolean"),
             "renew" => format!("{leases}, bigint[]"),
             "put_back" => {
@@ -342,7 +342,7 @@ async fn plans(conn: &mut PgConnection) -> [String; 6] {
     let executions = [
         format!("claim({claim})"),
         format!("claim_in_queues({claim})"),
-        format!("claim_limited({claim}, '{{mail}}')"),
+        format!("claim_limited({claim}, '{{mail}}', '{{0,0}}', '{{1,1}}')"),
         format!("finish({lease}, '{{delivered}}', '{{NULL}}', false)"),
         format!("renew({lease}, '{{30000000}}')"),
         format!(
