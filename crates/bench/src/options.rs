@@ -95,7 +95,7 @@ pub(crate) struct OutboxOptions {
     #[command(flatten)]
     pub(crate) databases: DatabaseOptions,
 
-    /// Deliveries that are pending when a drain begins [default: 20000; 5000 with --quick]
+    /// Deliveries that are pending when a drain begins [default: 50000; 5000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     deliveries: Option<u32>,
 
@@ -114,7 +114,7 @@ pub(crate) struct OutboxOptions {
 
 impl OutboxOptions {
     pub(crate) fn deliveries(&self) -> u32 {
-        self.deliveries.unwrap_or(self.by_default(20_000, 5_000))
+        self.deliveries.unwrap_or(self.by_default(50_000, 5_000))
     }
 
     pub(crate) fn pending(&self) -> u32 {
@@ -173,7 +173,7 @@ pub(crate) struct JobsOptions {
     #[command(flatten)]
     pub(crate) databases: DatabaseOptions,
 
-    /// Jobs that are available when a drain begins [default: 20000; 5000 with --quick]
+    /// Jobs that are available when a drain begins [default: 50000; 5000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
 
@@ -192,7 +192,7 @@ pub(crate) struct JobsOptions {
 
 impl JobsOptions {
     pub(crate) fn jobs(&self) -> usize {
-        self.jobs.unwrap_or(self.by_default(20_000, 5_000)) as usize
+        self.jobs.unwrap_or(self.by_default(50_000, 5_000)) as usize
     }
 
     pub(crate) fn scheduled(&self) -> usize {

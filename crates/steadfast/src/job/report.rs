@@ -232,14 +232,19 @@ impl<Db: Database> Report<Db> {
 
     /// Writes what was told, unless the end of the attempt does.
     async fn write(&self) -> Result<()> {
+        let _alone = self.writing.lock().await;
         if self.lock().is_closed {
             return Ok(());
         }
-        self.write_rest(None).await
+        self.write_alone(None).await
     }
 
     async fn write_rest(&self, output: Option<&str>) -> Result<()> {
         let _alone = self.writing.lock().await;
+        self.write_alone(output).await
+    }
+
+    async fn write_alone(&self, output: Option<&str>) -> Result<()> {
         let taken = self.lock().take();
         if taken.is_empty() && output.is_none() {
             return Ok(());

@@ -133,39 +133,34 @@ impl<Db: Database> Engine<Db> {
 
     /// Takes note of what each kind had, and says whether more can be claimed at once: the next rows while these are worked on.
     fn note_demand(&mut self, wanted: &[Wanted], claims: &Claims) -> bool {
+        let mut claimed: HashMap<&str, u32> = HashMap::new();
+        for row in &claims.rows {
+            *claimed.entry(&row.lease.kind).or_default() += 1;
+        }
+        let claimed = |kind: &Arc<str>| claimed.get(&**kind).copied().unwrap_or_default();
         let mut can_go_on = false;
         for lane in &self.lanes {
-            let mut claimed: HashMap<&str, u32> = HashMap::new();
-            for row in &claims.rows {
-                if lane.kinds.contains(&row.lease.kind) {
-                    *claimed.entry(&row.lease.kind).or_default() += 1;
-                }
-            }
+            let of_lane: u32 = lane.kinds.iter().map(claimed).sum();
             let is_held_up = lane.queue.as_ref().is_some_and(|queue| claims.held_up.contains(queue));
             // Where nothing could begin, nobody has looked.
-            let was_looked_at = !is_held_up || !claimed.is_empty();
+            let was_looked_at = !is_held_up || of_lane > 0;
             // Who rests is not asked. When it comes back, it begins where the others are.
-            for name in lane
-                .kinds
-                .iter()
-                .filter(|name| !wanted.iter().any(|wanted| wanted.kind == **name))
-            {
+            for name in &lane.kinds {
                 if let Some(kind) = self.kinds.get_mut(name).filter(|kind| kind.work.rests_for().is_some()) {
                     kind.demand.note(false, kind.weight, 0);
                 }
             }
             let least_had = least_had(&self.kinds, &lane.kinds);
-            for asked in wanted.iter().filter(|wanted| lane.kinds.contains(&wanted.kind)) {
-                if let Some(kind) = self.kinds.get_mut(&asked.kind).filter(|_| was_looked_at) {
-                    kind.demand
-                        .note(claims.full.contains(&asked.kind), kind.weight, least_had);
-                    let had = claimed.get(&*asked.kind).copied().unwrap_or_default();
-                    kind.demand.has_had(had, kind.weight);
+            for Wanted { kind: name, .. } in wanted.iter().filter(|wanted| lane.kinds.contains(&wanted.kind)) {
+                if let Some(kind) = self.kinds.get_mut(name).filter(|_| was_looked_at) {
+                    let is_hungry = claims.full.contains(name);
+                    kind.demand.note(is_hungry, kind.weight, least_had);
+                    kind.demand.has_had(claimed(name), kind.weight);
                 }
             }
             let can_eat = |kind: &Kind<Db>| kind.demand.had().is_some() && kind.takes_at_most() != Some(0);
             if !is_held_up && lane.kinds.iter().any(|name| self.kinds.get(name).is_some_and(can_eat)) {
-                can_go_on |= claimed.values().sum::<u32>() < self.room(lane);
+                can_go_on |= of_lane < self.room(lane);
             }
         }
         can_go_on
