@@ -10,7 +10,7 @@
 //! | after the COMMIT, before it knows | the row has come past them, for itself and everybody else |
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::{Overlap, Readable};
 use crate::clock::{Timestamp, rfc3339};
@@ -56,33 +56,40 @@ impl<Db: Database> Steadfast<Db> {
                 Some(locked) if is_same(&locked, row) => locked,
                 _ => return Ok(None),
             };
-            let messages = messages(&locked, self.own_source(), due, plan.overlap)?;
-            let ticks: Vec<_> = messages.iter().map(|(tick, message)| (*tick, message.id)).collect();
-            let new = match &ticks[..] {
-                [] => Vec::new(),
-                ticks => {
-                    let (store, conn, _) = tx.parts("write ticks");
-                    store.write_ticks(conn, &row.name, ticks).await?
-                }
-            };
-            let advance = Advance {
+            let mut advance = Advance {
                 handled: Timestamp::of(due.handled),
-                last: ticks.iter().rfind(|(tick, _)| new.contains(tick)).copied(),
+                last: None,
             };
-            for (tick, message) in messages {
-                if new.contains(&tick) {
-                    tx.add_job(|_| Ok(message))?;
+            let (mut made, mut there) = (0, 0);
+            for ticks in at_once(&locked, due, plan.overlap) {
+                let messages = messages(&locked, self.own_source(), ticks)?;
+                let planned: Vec<_> = messages.iter().map(|(tick, message)| (*tick, message.id)).collect();
+                let (store, conn, _) = tx.parts("write ticks");
+                let new = store.write_ticks(conn, &row.name, &planned).await?;
+                made += new.len();
+                there += planned.len() - new.len();
+                advance.last = planned
+                    .into_iter()
+                    .rfind(|(tick, _)| new.contains(tick))
+                    .or(advance.last);
+                for (tick, message) in messages {
+                    if new.contains(&tick) {
+                        tx.add_job(|_| Ok(message))?;
+                    }
+                }
+                if plan.overlap == Overlap::Skip && made > 0 {
+                    break;
                 }
             }
             let (store, conn, _) = tx.parts("write how far the schedule has come");
             store.advance_schedule(conn, &row.name, advance).await?;
-            Ok(Some((new.len(), ticks.len())))
+            Ok(Some((made, there)))
         });
-        let Some((made, planned)) = jobs.await.map_err(Error::unwrapped)? else {
+        let Some((made, there)) = jobs.await.map_err(Error::unwrapped)? else {
             return Ok(None);
         };
         let jobs = made as u64;
-        let overlapped = (due.ticks.len() - planned) as u64;
+        let overlapped = (due.ticks.len() - made - there) as u64;
         let results = [("made", jobs), ("missed", due.skipped), ("overlapped", overlapped)];
         telemetry::ticked(&row.name, results);
         Ok(Some(Made {
@@ -102,15 +109,19 @@ fn is_same(locked: &ScheduleRow, row: &ScheduleRow) -> bool {
     locked.paused_at.is_none() && decisive(locked) == decisive(row)
 }
 
-/// The jobs to be made of the ticks that are due, unless an earlier one is in the way.
-fn messages(row: &ScheduleRow, source: &Arc<str>, due: &Due, overlap: Overlap) -> Result<Vec<(Timestamp, NewMessage)>> {
-    let may_overlap = overlap == Overlap::Allow;
-    let room = match row.is_busy {
-        _ if may_overlap => usize::MAX,
-        0 => 1,
-        _ => 0,
-    };
-    let ticks = due.ticks.iter().take(room).map(|tick| Timestamp::of(*tick));
+/// The ticks that are due, as they are written: all at once, or, where one keeps the next from its job, one after the other, for it may be
+/// that somebody has made up for the first by hand. None, if the job of the last one is in the way.
+fn at_once<'d>(row: &ScheduleRow, due: &'d Due, overlap: Overlap) -> std::slice::Chunks<'d, SystemTime> {
+    match overlap {
+        Overlap::Allow => due.ticks.chunks(due.ticks.len().max(1)),
+        Overlap::Skip if row.is_busy != 0 => [].chunks(1),
+        Overlap::Skip => due.ticks.chunks(1),
+    }
+}
+
+/// The jobs to be made of these ticks.
+fn messages(row: &ScheduleRow, source: &Arc<str>, ticks: &[SystemTime]) -> Result<Vec<(Timestamp, NewMessage)>> {
+    let ticks = ticks.iter().map(|tick| Timestamp::of(*tick));
     ticks
         .map(|tick| Ok((tick, message(row, source, Some(tick))?)))
         .collect()

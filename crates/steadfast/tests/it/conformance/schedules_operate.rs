@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use steadfast::{Clock, Code, Missed, Overlap, ScheduleSource, Steadfast};
+use steadfast::{Clock, Code, Missed, Overlap, ScheduleSource, Steadfast, Tx};
 
 use super::Db;
 use super::queue::rows;
@@ -297,4 +297,36 @@ async fn a_stretch_that_cannot_be_made_up_for_is_refused_with_what_can() {
         }
     }
     assert_eq!(rows(&harness, "messages").await, 0);
+}
+
+#[tokio::test]
+async fn a_tick_that_somebody_made_up_for_keeps_no_later_one_from_its_job() {
+    let harness = fresh::<Db>().await;
+    let clock = Clock::default();
+    let sf = process(&harness, &clock).await;
+    sf.handler::<Digest>().run(async |_: &mut Tx<Db>, _: Digest| Ok(()));
+    let schedule = sf.schedules().make("test.a").every("1h").missed(Missed::All);
+    schedule.overlap(Overlap::Skip).job(&digest()).await.unwrap();
+    let begin = look(&sf, "test.a").await.handled;
+    sf.schedules().pause("test.a", "ann", "why not").await.unwrap();
+    clock.set_offset(HOUR * 4);
+    let now = look(&sf, "test.a").await.now;
+    let made = sf
+        .schedules()
+        .backfill("test.a", begin, now)
+        .run("ann", "why not")
+        .await
+        .unwrap();
+    assert!(made.len() >= 3, "{made:?}");
+    sf.drain().await.unwrap();
+    sf.schedules().resume("test.a", "ann", "why not").await.unwrap();
+
+    clock.set_offset(HOUR * 5);
+    assert_eq!(
+        sf.tick().await.unwrap(),
+        1,
+        "the one that had none, though it is the last of many"
+    );
+    assert_eq!(ticks(&harness, "test.a").await.len(), made.len() + 1);
+    assert_one_job_each(&harness).await;
 }
