@@ -26,10 +26,11 @@ use crate::tx::Tx;
 /// How long a unique key may be.
 const KEY_LENGTH_MAX: usize = 255;
 
-/// For how long a job has its key.
+/// For how long a job has its key, in the eyes of whoever wants it next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UniqueWhile {
-    /// Until somebody begins to work on it: while it runs, another one can wait.
+    /// Until somebody begins to work on it: while it runs, another one can wait. If one does, the key is gone for good: should the first have
+    /// to be tried again, it comes without.
     Waiting,
     /// Until it is completed, cancelled or dead.
     #[default]
@@ -86,7 +87,8 @@ pub enum CancelOutcome {
     Cancelled(JobId),
     /// Somebody works on it, and goes on: let its handler look whether it is still wanted.
     Running(JobId),
-    /// No job with this key waits or runs: there never was one, or it has ended, or it is dead.
+    /// No job that has this key waits or runs: there never was one, or it has ended, or it is dead. (One that has lost its key while it ran is
+    /// not found by it: [`UniqueWhile::Waiting`].)
     NotFound,
 }
 
@@ -390,6 +392,14 @@ impl<Db: Database> Tx<Db> {
             Some("pending") => {
                 let cancelled = JobState::Cancelled.as_str();
                 let detail = "not wanted any more";
+                // A key that was taken for a while is free from now on.
+                let free = UniqueWish {
+                    key: &stored(J::NAME, key),
+                    item,
+                    kind: &kind,
+                    held_for: None,
+                };
+                store.hand_over_unique(conn, &free, offset).await?;
                 store
                     .end_deliveries(conn, &[(item, kind)], cancelled, detail, offset)
                     .await?;

@@ -282,6 +282,22 @@ async fn cancel(sf: &Steadfast<Db>, key: &str) -> CancelOutcome {
 }
 
 #[tokio::test]
+async fn a_throttled_job_that_is_cancelled_frees_its_key() {
+    let harness = fresh::<Db>().await;
+    let throttled = async || {
+        let enqueuing = harness.sf.transact(async |tx| {
+            let job = index("a");
+            Ok(tx.enqueue(&job).throttle("doc:7", "1h").await?)
+        });
+        enqueuing.await.unwrap()
+    };
+    let first = throttled().await;
+    assert_eq!(throttled().await.outcome, UniqueOutcome::Found);
+    assert_eq!(cancel(&harness.sf, "doc:7").await, CancelOutcome::Cancelled(first.id));
+    assert_eq!(throttled().await.outcome, UniqueOutcome::Enqueued);
+}
+
+#[tokio::test]
 async fn a_job_that_waits_is_cancelled_by_its_key_with_the_transaction_and_never_runs() {
     let harness = fresh::<Db>().await;
     let clock = Clock::default();
