@@ -158,6 +158,7 @@ impl<Db: Database> Engine<Db> {
                     kind.demand.has_had(claimed(name), kind.weight);
                 }
             }
+            // Who rests is not hungry.
             let can_eat = |kind: &Kind<Db>| kind.demand.had().is_some() && kind.takes_at_most() != Some(0);
             if !is_held_up && lane.kinds.iter().any(|name| self.kinds.get(name).is_some_and(can_eat)) {
                 can_go_on |= of_lane < self.room(lane);
@@ -176,18 +177,25 @@ impl<Db: Database> Engine<Db> {
         for lane in &self.lanes {
             let free = self.room(lane);
             room.is_full |= free == 0;
-            let mut names = lane.kinds.clone();
-            names.retain(
-                |name| match self.kinds.get(name).and_then(|kind| kind.work.rests_for()) {
-                    None => true,
+            let mut names = Vec::with_capacity(lane.kinds.len());
+            for name in &lane.kinds {
+                let Some(Kind { work, .. }) = self.kinds.get(name) else {
+                    continue;
+                };
+                let counts_probes = work.takes_at_most().is_some();
+                // What ends may show that more can be claimed.
+                room.is_full |= counts_probes;
+                match work.rests_for() {
+                    None => names.push(name.clone()),
                     Some(rest) => {
-                        lane.rests();
+                        if !counts_probes {
+                            lane.rests();
+                        }
                         let rested_at = Instant::now() + rest.min(BACK_MAX);
                         room.rested_at = Some(room.rested_at.map_or(rested_at, |other| other.min(rested_at)));
-                        false
                     }
-                },
-            );
+                }
+            }
             if free == 0 {
                 continue;
             }

@@ -101,7 +101,7 @@ pub(crate) trait Work<Db: Database>: Send + Sync + 'static {
 
     /// How many rows of each kind it can take now, if that is fewer than there are hands for: it is only found out whether it can go on.
     fn takes_at_most(&self) -> Option<u32> {
-        self.rests_for().map(|_| 0)
+        None
     }
 
     /// Does it with rows of one kind, as many at once as it [wants](WorkOptions::batch), and says of each how it ended, in their
