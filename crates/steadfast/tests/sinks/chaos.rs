@@ -16,9 +16,9 @@ use super::order::{Described, Placed, look, publish, publish_all};
 /// How long a broker may take to come back: RabbitMQ needs five seconds, and many times that on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long messages may wait when the broker is back. A batch that was on its way may have to give up first, and that alone takes
-/// ten seconds.
-const DELIVERED_WITHIN: Duration = Duration::from_secs(60);
+/// How long messages may wait when the broker is back. A batch that was on its way may have to give up first, which takes ten seconds, and
+/// so may others that went out before the broker had its queues again.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(180);
 
 /// The longest pause that a sink makes when its broker is away.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
