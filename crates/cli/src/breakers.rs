@@ -5,7 +5,7 @@ use serde::Serialize;
 use steadfast::breaker::SharedBreaker;
 
 use crate::Context;
-use crate::change::check_reason;
+use crate::change::{NamedChange, check_reason};
 use crate::database::{Access, on_database};
 use crate::error::{Exit, Result};
 use crate::job_options::{BreakersVerb, NamedOptions};
@@ -60,15 +60,6 @@ async fn list(context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// A breaker that was changed, as it is shown to programs.
-#[derive(Serialize)]
-struct Changed<'c> {
-    name: &'c str,
-    done: &'static str,
-    operator: &'c str,
-    reason: &'c str,
-}
-
 async fn order(context: &Context, options: &NamedOptions, is_open: bool) -> Result<Exit> {
     let (name, reason) = (&*options.name, &*options.because.reason);
     check_reason(reason)?;
@@ -84,17 +75,11 @@ async fn order(context: &Context, options: &NamedOptions, is_open: bool) -> Resu
         true => ("opened", "nobody is let through, in any process, until it is closed"),
         false => ("closed", "it judges by itself again, in every process"),
     };
-    let changed = Changed {
+    let changed = NamedChange {
         name,
         done,
         operator,
         reason,
     };
-    let lines = [
-        (done, escape(name)),
-        ("meaning", meaning.to_owned()),
-        ("audit", format!("by {}: {}", escape(operator), escape(reason))),
-    ];
-    context.output.record(&changed, &lines)?;
-    Ok(Exit::Ok)
+    changed.show(context, meaning)
 }

@@ -115,6 +115,28 @@ fn read_payload(file: &Path) -> Result<String> {
     })
 }
 
+/// A target, a queue or a breaker that was changed, as it is shown to programs.
+#[derive(Serialize)]
+pub(crate) struct NamedChange<'c> {
+    pub(crate) name: &'c str,
+    pub(crate) done: &'static str,
+    pub(crate) operator: &'c str,
+    pub(crate) reason: &'c str,
+}
+
+impl NamedChange<'_> {
+    pub(crate) fn show(&self, context: &Context, meaning: &str) -> Result<Exit> {
+        let audit = format!("by {}: {}", escape(self.operator), escape(self.reason));
+        let lines = [
+            (self.done, escape(self.name)),
+            ("meaning", meaning.to_owned()),
+            ("audit", audit),
+        ];
+        context.output.record(self, &lines)?;
+        Ok(Exit::Ok)
+    }
+}
+
 /// A delivery that was changed, as it is shown to programs.
 #[derive(Serialize)]
 struct Changed<'c> {

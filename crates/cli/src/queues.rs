@@ -9,7 +9,7 @@ use serde::Serialize;
 use steadfast::ListedQueue;
 
 use crate::Context;
-use crate::change::check_reason;
+use crate::change::{NamedChange, check_reason};
 use crate::database::{Access, on_database};
 use crate::error::{Exit, Result};
 use crate::job_options::{NamedOptions, QueuesVerb};
@@ -118,15 +118,6 @@ async fn list(context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// A queue that was changed, as it is shown to programs.
-#[derive(Serialize)]
-struct Changed<'c> {
-    name: &'c str,
-    done: &'static str,
-    operator: &'c str,
-    reason: &'c str,
-}
-
 async fn pause(context: &Context, options: &NamedOptions, is_pause: bool) -> Result<Exit> {
     let (name, reason) = (&*options.name, &*options.because.reason);
     check_reason(reason)?;
@@ -142,19 +133,13 @@ async fn pause(context: &Context, options: &NamedOptions, is_pause: bool) -> Res
         true => ("paused", "what runs ends; what is enqueued meanwhile waits"),
         false => ("resumed", "what has waited is run"),
     };
-    let changed = Changed {
+    let changed = NamedChange {
         name,
         done,
         operator,
         reason,
     };
-    let lines = [
-        (done, escape(name)),
-        ("meaning", meaning.to_owned()),
-        ("audit", format!("by {}: {}", escape(operator), escape(reason))),
-    ];
-    context.output.record(&changed, &lines)?;
-    Ok(Exit::Ok)
+    changed.show(context, meaning)
 }
 
 /// Pauses a queue and waits, until nothing of it runs or until Ctrl-C, which leaves it paused.

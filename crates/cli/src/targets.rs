@@ -6,7 +6,7 @@ use serde::Serialize;
 use steadfast::ListedTarget;
 
 use crate::Context;
-use crate::change::check_reason;
+use crate::change::{NamedChange, check_reason};
 use crate::confirm::confirm;
 use crate::database::{Access, on_database};
 use crate::deliveries::check_names;
@@ -88,15 +88,6 @@ async fn list(context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// A target that was changed, as it is shown to programs.
-#[derive(Serialize)]
-struct Changed<'c> {
-    name: &'c str,
-    done: &'static str,
-    operator: &'c str,
-    reason: &'c str,
-}
-
 async fn change(context: &Context, options: &TargetOptions, done: &'static str) -> Result<Exit> {
     let (name, reason) = (&*options.name, &*options.because.reason);
     check_reason(reason)?;
@@ -129,17 +120,11 @@ async fn change(context: &Context, options: &TargetOptions, done: &'static str) 
         "resumed" => "what has waited is delivered",
         _ => "no new deliveries are written for it",
     };
-    let changed = Changed {
+    let changed = NamedChange {
         name,
         done,
         operator,
         reason,
     };
-    let lines = [
-        (done, escape(name)),
-        ("meaning", meaning.to_owned()),
-        ("audit", format!("by {}: {}", escape(operator), escape(reason))),
-    ];
-    context.output.record(&changed, &lines)?;
-    Ok(Exit::Ok)
+    changed.show(context, meaning)
 }
