@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use steadfast::testing::{Harness, TestDatabase, eventually};
-use steadfast::{DeliveryState, MessageId, Sink, Steadfast};
+use steadfast::{DeliveryState, LookedMessage, MessageId, Sink, Steadfast};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::sleep;
 
@@ -82,6 +82,17 @@ impl Victim {
     }
 }
 
+/// The first of these messages that was not delivered, with what became of it so far.
+async fn first_that_waits<Db: TestDatabase>(t: &Harness<Db>, ids: &[MessageId]) -> Option<LookedMessage> {
+    for id in ids {
+        let message = look(t, *id).await;
+        if message.deliveries[0].state != DeliveryState::Delivered {
+            return Some(message);
+        }
+    }
+    None
+}
+
 /// Kills a broker while messages flow to it: all of them arrive, without anybody's help, and only what has an unconfirmed attempt
 /// in its history may be there twice. `arrived` says which ids are at the broker, as often as they are.
 pub(crate) async fn outlives_a_kill<Db: TestDatabase>(
@@ -106,7 +117,9 @@ pub(crate) async fn outlives_a_kill<Db: TestDatabase>(
 
     let start = Instant::now();
     while backlog(t).await > 0 {
-        assert!(start.elapsed() < DELIVERED_WITHIN, "messages still wait");
+        if start.elapsed() > DELIVERED_WITHIN {
+            panic!("messages still wait: {:#?}", first_that_waits(t, &ids).await);
+        }
         t.advance(PAUSE_MAX);
         // The dispatcher looks at the clock now and then.
         sleep(Duration::from_secs(1)).await;
